@@ -1,0 +1,1 @@
+"""A duration-aware speech-recognition server for Triton."""

@@ -1,0 +1,99 @@
+"""What the engine asks of a family of speech models.
+
+It knows nothing of Triton, of queues or of who asked: a recognizer prepares one utterance at a time and
+transcribes a batch of prepared ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Samples = NDArray[np.float32]
+
+FRAMES_PER_SECOND = 100
+"""Durations are counted in frames of 10 ms everywhere, as Kaldi and Whisper do."""
+
+
+@dataclass(frozen=True, slots=True)
+class TranscribeOptions:
+    """What a client may ask of one utterance.
+
+    language: an ISO 639-1 code, or None for the model's own choice.
+    task: "transcribe", or "translate" (to English) where the model can.
+    words: whether words with times are wanted; they cost an alignment.
+    """
+
+    language: str | None = None
+    task: str = "transcribe"
+    words: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One piece of audio, ready for a batch.
+
+    features: (mels, frames) float32, of the piece alone, without padding.
+    num_frames: the length of the audio in frames of 10 ms, what the scheduler counts.
+    has_speech: False where there is nothing to transcribe; such a piece never enters a batch.
+    """
+
+    features: NDArray[np.float32]
+    num_frames: int
+    options: TranscribeOptions
+    has_speech: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word and where it was said, in seconds from the start of its piece."""
+
+    text: str
+    start_s: float
+    end_s: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What was said in one piece.
+
+    tokens: the model's own token ids, without the special ones.
+    confidence: mean probability of a token, 0 to 1; 1 for an empty text.
+    """
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    words: tuple[Word, ...] = ()
+    confidence: float = 1.0
+    language: str | None = None
+
+
+class Recognizer(Protocol):
+    """A loaded model. `transcribe` is called from one thread, `prepare` and `cut` from another."""
+
+    max_piece_frames: int
+    """The longest piece that one row of a batch can hold."""
+
+    fixed_window_frames: int | None
+    """The frames that every row costs, whatever its length; None where a row costs its length."""
+
+    def check_options(self, options: TranscribeOptions) -> None:
+        """Raise ClientError if the model cannot do what is asked."""
+
+    def cut(self, samples: Samples) -> int:
+        """Return where to cut `samples`, which are longer than a piece: a count of samples, at most a piece."""
+
+    def prepare(self, samples: Samples, options: TranscribeOptions) -> Prepared:
+        """Return the features of one piece: (samples,) float32 at 16 kHz, 0 to `max_piece_frames` long."""
+
+    def transcribe(self, batch: Sequence[Prepared]) -> list[Transcript]:
+        """Return one transcript for each piece, in order. Never lets a piece's text depend on the others."""
+
+    def prewarm(self, batch_sizes: Sequence[int]) -> None:
+        """Run each batch size once, so that the first request finds everything allocated."""
+
