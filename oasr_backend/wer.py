@@ -30,18 +30,15 @@ def fold(text: str) -> str:
 
     Folding folded text changes nothing.
     """
-    straight = (
-        unicodedata.normalize("NFKC", text)
-        .casefold()
-        .replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    )
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    straight = folded.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     spaced = "".join(" " if _separates(character) else character for character in straight)
     words = (word.strip("'") for word in spaced.split())
     return " ".join(_spell(word) for word in words if word)
 
 
 def word_errors(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
-    """Count the fewest substitutions, deletions and insertions that turn one word list into the other.
+    """Count the fewest words to replace, drop or insert that turn one list into the other.
 
     Levenshtein's distance, a row of the table at a time.
     """
