@@ -1,0 +1,6 @@
+"""Who goes next, together with whom."""
+
+from oasr_backend.scheduler.policies import Policy, register_policy
+from oasr_backend.scheduler.scheduler import Scheduler, SchedulerOutput
+
+__all__ = ["Policy", "Scheduler", "SchedulerOutput", "register_policy"]

@@ -1,0 +1,360 @@
+"""The engine for whole utterances: one thread that owns the scheduler and runs one batch a step.
+
+Utterances come in from any thread; a second thread resamples them, cuts long ones and computes features,
+so that the next batch is prepared while one runs. It knows nothing of Triton.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
+from math import inf
+
+import numpy as np
+
+from oasr_backend.audio import (
+    SAMPLE_RATE_HZ,
+    AudioReader,
+    check_duration,
+    check_sample_rate,
+    check_samples,
+)
+from oasr_backend.config import EngineConfig
+from oasr_backend.engine.inbox import Inbox
+from oasr_backend.engine.job import Job, Pieces, Result, Row, Utterance
+from oasr_backend.engine.metrics import MemoryMetrics, Metrics
+from oasr_backend.errors import (
+    AsrError,
+    CancelledError,
+    DeadlineError,
+    ServerError,
+    UnavailableError,
+)
+from oasr_backend.models.base import FRAMES_PER_SECOND, Recognizer, Transcript
+from oasr_backend.request import Request
+from oasr_backend.scheduler import Scheduler
+from oasr_backend.segment import pieces
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+OnDone = Callable[[Result], None]
+
+
+class OfflineEngine:
+    """Transcribes utterances in batches that its scheduler chooses; every one gets exactly one result."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        recognizer: Recognizer,
+        metrics: Metrics | None = None,
+        clock: Clock = time.monotonic,
+        preparer: Executor | None = None,
+    ) -> None:
+        self._config = config
+        self._recognizer = recognizer
+        self._metrics = metrics if metrics is not None else MemoryMetrics()
+        self._clock = clock
+        self._scheduler = Scheduler(config, clock)
+        self._preparer = preparer or ThreadPoolExecutor(1, thread_name_prefix="oasr-prepare")
+        self._inbox = Inbox()
+        self._jobs: dict[str, Job] = {}
+        self._deadlines: list[tuple[float, int, Job]] = []
+        self._numbers = count()
+        # A long utterance keeps two batches of rows in flight: one that runs and one that waits.
+        self._max_rows_in_flight = 2 * max(config.preferred_batch_size or (config.max_batch_size,))
+        self._room = threading.Condition()
+        self._backlog = 0
+        self._refusal: UnavailableError | None = None
+        self._thread = threading.Thread(target=self._run, name="oasr-engine", daemon=True)
+
+    # Called from any thread.
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accept nothing more, answer what was accepted, and stop."""
+        self._refuse(UnavailableError("the engine is shutting down: send the request to another server"))
+        self._inbox.leave(lambda: None)
+        if self._thread.is_alive():
+            self._thread.join()
+        self._preparer.shutdown()
+
+    def wait_for_room(self) -> None:
+        """Return once fewer than `max_waiting` utterances are unanswered, or nothing is accepted any more."""
+        with self._room:
+            self._room.wait_for(
+                lambda: self._backlog < self._config.max_waiting or self._refusal is not None
+            )
+
+    def check(self, utterance: Utterance) -> None:
+        """Raise ClientError where an utterance cannot be accepted whatever the load; looks at no sample."""
+        check_sample_rate(utterance.sample_rate_hz)
+        check_duration(
+            len(utterance.samples), utterance.sample_rate_hz, self._config.max_audio_s
+        )
+        self._recognizer.check_options(utterance.options)
+
+    def add_request(self, utterance: Utterance, on_done: OnDone) -> None:
+        """Accept an utterance, copying its samples; `on_done` gets its one result, in the engine's thread.
+
+        Raises ClientError (see `check`), UnavailableError once closed, and ValueError for an id in use. It
+        accepts beyond `max_waiting`: who must not calls `wait_for_room` first.
+        """
+        self.check(utterance)
+        job = self._new_job(utterance, on_done)
+        with self._room:
+            if self._refusal is not None:
+                raise self._refusal
+            if job.request_id in self._jobs:
+                raise ValueError(f"request id {job.request_id!r} is already in the engine")
+            self._jobs[job.request_id] = job
+            self._backlog += 1
+        self._inbox.leave(lambda: self._accept(job))
+
+    def abort(self, request_id: str) -> None:
+        """Answer an utterance with CancelledError, unless it is answered already; KeyError for an unknown id."""
+        job = self._jobs[request_id]
+        self._inbox.leave(lambda: self._fail(job, CancelledError("the request was cancelled")))
+
+    @property
+    def num_unanswered(self) -> int:
+        """Utterances accepted and not yet answered."""
+        return self._backlog
+
+    def _new_job(self, utterance: Utterance, on_done: OnDone) -> Job:
+        now = self._clock()
+        samples = np.array(utterance.samples, dtype=np.float32)  # the caller's may be a view
+        return Job(
+            replace(utterance, samples=samples),
+            on_done,
+            duration_s=len(samples) / utterance.sample_rate_hz,
+            accepted_at=now,
+            deadline_at=now + utterance.deadline_s,
+        )
+
+    def _refuse(self, reason: UnavailableError) -> None:
+        with self._room:
+            self._refusal = self._refusal or reason
+            self._room.notify_all()
+
+    # Called from the preparing thread.
+
+    def _prepare_next(self, job: Job) -> None:
+        """Prepare one more piece of a job and leave it to the engine."""
+        try:
+            row, is_last = self._next_row(job)
+        except AsrError as error:
+            failure: AsrError = error
+        except Exception as error:
+            log.exception("request %s: its audio could not be prepared", job.request_id)
+            failure = ServerError(f"request {job.request_id}: preparing the audio failed: {error!r}")
+        else:
+            self._inbox.leave(lambda: self._enqueue(job, row, is_last))
+            return
+        self._inbox.leave(lambda: self._fail(job, failure))
+
+    def _next_row(self, job: Job) -> tuple[Row, bool]:
+        if job.pieces is None:
+            job.pieces = self._open(job)
+        piece, is_last = job.pieces.take()
+        prepared = self._recognizer.prepare(piece.samples, job.utterance.options)
+        return Row(job, piece.start_s, prepared), is_last
+
+    def _open(self, job: Job) -> Pieces:
+        utterance = job.utterance
+        check_samples(utterance.samples)
+        reader = AudioReader(utterance.samples, utterance.sample_rate_hz)
+        max_samples = self._recognizer.max_piece_frames * SAMPLE_RATE_HZ // FRAMES_PER_SECOND
+        return Pieces(pieces(reader, max_samples, self._recognizer.cut))
+
+    # Called from the engine's thread.
+
+    def _run(self) -> None:
+        try:
+            is_busy = False
+            while self._backlog or self._refusal is None:
+                self.take_commands(0.0 if is_busy else self._seconds_to_wakeup())
+                is_busy = self.step()
+        except Exception as error:
+            log.exception("the engine has stopped on a fault of its own")
+            self._fail_everything(error)
+
+    def take_commands(self, timeout_s: float | None = 0.0) -> None:
+        """Carry out what other threads have left."""
+        for command in self._inbox.take(timeout_s):
+            command()
+
+    def step(self) -> bool:
+        """Run one batch at most; tell whether there was one."""
+        self._expire()
+        batch = self._scheduler.schedule().offline_batch
+        rows = [row for row in map(_row_of, batch) if self._still_wanted(row)]
+        if rows:
+            self._run_batch(rows)
+        return bool(batch)
+
+    def _seconds_to_wakeup(self) -> float | None:
+        times = [self._scheduler.next_wakeup(), self._next_deadline()]
+        wakeup_at = min((t for t in times if t is not None), default=inf)
+        return None if wakeup_at == inf else max(0.0, wakeup_at - self._clock())
+
+    def _next_deadline(self) -> float | None:
+        while self._deadlines and self._deadlines[0][2].is_answered:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _expire(self) -> None:
+        now = self._clock()
+        while (deadline_at := self._next_deadline()) is not None and deadline_at <= now:
+            _, _, job = heapq.heappop(self._deadlines)
+            limit_ms = job.utterance.deadline_s * 1000
+            self._fail(
+                job,
+                DeadlineError(
+                    f"the request is not done after {(now - job.accepted_at) * 1000:.0f} ms; limit is "
+                    f"{limit_ms:.0f} ms (deadline_ms): raise it or send less load"
+                ),
+            )
+
+    def _accept(self, job: Job) -> None:
+        self._metrics.set("oasr_backlog_requests", self._backlog)
+        if job.deadline_at < inf:
+            heapq.heappush(self._deadlines, (job.deadline_at, next(self._numbers), job))
+        self._preparer.submit(self._prepare_next, job)
+
+    def _enqueue(self, job: Job, row: Row, is_last: bool) -> None:
+        """Take a prepared row: hand it to the scheduler, and ask for the next one."""
+        if job.is_answered:
+            return
+        job.is_preparing = False
+        job.is_exhausted = is_last
+        job.rows.append(row)
+        prepared = row.prepared
+        assert prepared is not None
+        if prepared.has_speech:
+            self._schedule(row, prepared.num_frames)
+        else:
+            row.finish(Transcript(""))
+        self._go_on(job)
+
+    def _schedule(self, row: Row, num_frames: int) -> None:
+        job = row.job
+        row_id = f"{job.request_id}/{len(job.rows) - 1}"
+        job.waiting_ids.add(row_id)
+        job.num_unfinished += 1
+        self._scheduler.add_request(
+            Request(
+                row_id,
+                num_frames,
+                priority=job.utterance.priority,
+                tenant=job.utterance.tenant,
+                # A later piece of a long utterance has not waited since the first one did.
+                arrival_time=job.accepted_at if len(job.rows) == 1 else None,
+                payload=row,
+            )
+        )
+
+    def _go_on(self, job: Job) -> None:
+        """Answer a job that is complete; else see that enough of it is in flight."""
+        if job.is_complete:
+            self._answer(job, job.result())
+        elif not (job.is_exhausted or job.is_preparing) and (
+            job.num_unfinished < self._max_rows_in_flight
+        ):
+            job.is_preparing = True
+            self._preparer.submit(self._prepare_next, job)
+
+    def _still_wanted(self, row: Row) -> bool:
+        if not row.job.is_answered and row.job.utterance.is_cancelled():
+            self._fail(row.job, CancelledError("the request was cancelled"))
+        return not row.job.is_answered
+
+    def _run_batch(self, rows: Sequence[Row]) -> None:
+        started_at = self._clock()
+        for row in rows:
+            if row.job.first_run_at is None:
+                row.job.first_run_at = started_at
+                self._metrics.observe("oasr_queue_wait_seconds", started_at - row.job.accepted_at)
+        transcripts = self._transcribe(rows)
+        step_s = self._clock() - started_at
+        self._metrics.observe("oasr_batch_size", len(rows))
+        self._metrics.observe("oasr_step_seconds", step_s)
+        for row, transcript in zip(rows, transcripts, strict=True):
+            self._finish_row(row, transcript, step_s, len(rows))
+
+    def _transcribe(self, rows: Sequence[Row]) -> Sequence[Transcript | ServerError]:
+        """Transcribe a batch; where it fails, each row alone, so that only the guilty one fails."""
+        try:
+            transcripts = self._recognizer.transcribe([r.prepared for r in rows if r.prepared])
+            assert len(transcripts) == len(rows), f"{len(transcripts)} transcripts of {len(rows)} rows"
+            return transcripts
+        except Exception as error:
+            ids = ", ".join(row.job.request_id for row in rows)
+            log.exception("a batch of %d failed (requests %s)", len(rows), ids)
+            if len(rows) == 1:
+                return [ServerError(f"request {ids}: transcribing failed: {error!r}")]
+        return [self._transcribe([row])[0] for row in rows]
+
+    def _finish_row(
+        self, row: Row, outcome: Transcript | ServerError, step_s: float, batch_size: int
+    ) -> None:
+        job = row.job
+        if job.is_answered:
+            return
+        job.num_unfinished -= 1
+        job.compute_s += step_s
+        job.batch_sizes.append(batch_size)
+        if isinstance(outcome, ServerError):
+            self._fail(job, outcome)
+        else:
+            row.finish(outcome)
+            self._go_on(job)
+
+    def _fail(self, job: Job, error: AsrError) -> None:
+        if not job.is_answered:
+            self._answer(job, Result(job.request_id, None, error, duration_s=job.duration_s))
+
+    def _answer(self, job: Job, result: Result) -> None:
+        """Give a job its one result and forget it."""
+        assert not job.is_answered, f"request {job.request_id} was about to be answered twice"
+        job.is_answered = True
+        for row_id in job.waiting_ids:
+            self._scheduler.abort_request(row_id)
+        del self._jobs[job.request_id]
+        with self._room:
+            self._backlog -= 1
+            self._room.notify_all()
+        self._count(job, result)
+        try:
+            job.on_done(result)
+        except Exception:
+            log.exception("request %s: its result could not be delivered", job.request_id)
+
+    def _count(self, job: Job, result: Result) -> None:
+        outcome = "ok" if result.error is None else result.error.outcome
+        self._metrics.add("oasr_requests_total", 1, outcome=outcome)
+        if result.error is None:
+            self._metrics.add("oasr_audio_seconds_total", job.duration_s)
+        self._metrics.set("oasr_backlog_requests", self._backlog)
+
+    def _fail_everything(self, error: Exception) -> None:
+        self._refuse(UnavailableError(f"the engine has stopped: {error!r}: reload the model"))
+        for job in list(self._jobs.values()):
+            self._fail(job, ServerError(f"request {job.request_id}: the engine stopped: {error!r}"))
+
+
+def _row_of(request: Request) -> Row:
+    row = request.payload
+    assert isinstance(row, Row)
+    row.job.waiting_ids.discard(request.request_id)
+    return row

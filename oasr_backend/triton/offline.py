@@ -1,0 +1,94 @@
+"""`asr_offline` behind Triton's Python backend: requests in, replies out; the work is the engine's.
+
+Handed Triton's `pb_utils`, since only a model.py may import it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+from oasr_backend.engine.job import Utterance
+from oasr_backend.engine.offline import OfflineEngine
+from oasr_backend.errors import AsrError, ServerError
+from oasr_backend.triton.logs import log_to_triton
+from oasr_backend.triton.metrics import TritonMetrics
+from oasr_backend.triton.replies import PendingReply
+from oasr_backend.triton.requests import read_options, read_rows
+from oasr_backend.triton.settings import read_settings
+
+log = logging.getLogger(__name__)
+
+
+class OfflineModel:
+    """What a model.py of whole utterances delegates to."""
+
+    def __init__(self, pb_utils: Any, args: dict[str, str]) -> None:
+        """Load the model, run every batch size once, and start the engine; ConfigError where it cannot."""
+        self._pb_utils = pb_utils
+        log_to_triton(pb_utils)
+        settings = read_settings(json.loads(args["model_config"]))
+        recognizer = settings.family.load(settings.family_options)
+        config = settings.engine_config(recognizer.fixed_window_frames)
+        recognizer.prewarm(config.preferred_batch_size or (1,))
+        metrics = TritonMetrics(pb_utils, settings.model_name)
+        self._numbers = count()
+        self._engine = OfflineEngine(config, recognizer, metrics)
+        self._engine.start()
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Hand requests to the engine, which replies later; blocks while its backlog is full.
+
+        Blocking is the back-pressure: Triton's queue fills meanwhile, and refuses what exceeds it.
+        """
+        for request in requests:
+            self._accept(request)
+
+    def finalize(self) -> None:
+        """Answer what was accepted and stop."""
+        self._engine.close()
+
+    def _accept(self, request: Any) -> None:
+        reply = PendingReply(self._pb_utils, request)
+        try:
+            utterances = self._read(request, reply)
+        except AsrError as error:
+            reply.fail(error)
+        except Exception as error:
+            log.exception("request %r could not be read", request.request_id())
+            reply.fail(ServerError(f"request {request.request_id()!r}: reading it failed: {error!r}"))
+        else:
+            self._add(utterances, reply)
+
+    def _read(self, request: Any, reply: PendingReply) -> list[Utterance]:
+        """Return a request's utterances, each of them acceptable."""
+        options = read_options(request.parameters())
+        utterances = [
+            Utterance(
+                f"{request.request_id()}#{next(self._numbers)}",
+                samples,
+                options.sample_rate_hz,
+                options.transcribe_options(words=reply.wants_details),
+                options.priority,
+                options.tenant,
+                options.deadline_s,
+                reply.is_unwanted,
+            )
+            for samples in read_rows(self._pb_utils, request)
+        ]
+        for utterance in utterances:
+            self._engine.check(utterance)
+        return utterances
+
+    def _add(self, utterances: Sequence[Utterance], reply: PendingReply) -> None:
+        reply.expect(len(utterances))
+        self._engine.wait_for_room()
+        try:
+            for row, utterance in enumerate(utterances):
+                self._engine.add_request(utterance, partial(reply.set_result, row))
+        except AsrError as error:
+            reply.fail(error)

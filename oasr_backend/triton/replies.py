@@ -1,0 +1,111 @@
+"""What a Triton request gets back: one response, whatever becomes of its rows.
+
+It knows nothing of queues or models. `pb_utils` is Triton's module, handed in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from oasr_backend.engine.job import Result
+from oasr_backend.errors import AsrError
+from oasr_backend.models.base import Word
+
+log = logging.getLogger(__name__)
+
+TRANSCRIPTS = "TRANSCRIPTS"
+DETAILS = "DETAILS"
+
+
+class PendingReply:
+    """Collects the results of a request's rows and sends its one response."""
+
+    def __init__(self, pb_utils: Any, request: Any) -> None:
+        """Keep what is needed of `request`, which itself must not outlive `execute()`."""
+        self._pb_utils = pb_utils
+        self._sender = request.get_response_sender()
+        self._output_names = tuple(request.requested_output_names())
+        self._results: list[Result | None] = []
+        self._lock = threading.Lock()
+        self._is_sent = False
+
+    @property
+    def wants_details(self) -> bool:
+        return DETAILS in self._output_names
+
+    def expect(self, num_rows: int) -> None:
+        """Say how many rows the response has."""
+        self._results = [None] * num_rows
+
+    def is_unwanted(self) -> bool:
+        """Tell whether the client has taken the request back, or an error has answered it."""
+        return self._is_sent or bool(self._sender.is_cancelled())
+
+    def set_result(self, row: int, result: Result) -> None:
+        """Take one row's result; the last one, or the first error, sends the response."""
+        if result.error is not None:
+            self.fail(result.error)
+            return
+        self._results[row] = result
+        results = [r for r in self._results if r is not None]
+        if len(results) == len(self._results):
+            self._send(self._response(results))
+
+    def fail(self, error: AsrError) -> None:
+        """Answer the whole request with an error."""
+        code = getattr(self._pb_utils.TritonError, error.code)
+        triton_error = self._pb_utils.TritonError(str(error), code)
+        self._send(self._pb_utils.InferenceResponse(error=triton_error))
+
+    def _send(self, response: Any) -> None:
+        with self._lock:
+            if self._is_sent:
+                return  # another row's error was the answer
+            self._is_sent = True
+        self._sender.send(response, flags=self._pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _response(self, results: Sequence[Result]) -> Any:
+        tensors = []
+        if TRANSCRIPTS in self._output_names:
+            texts = [r.transcript.text for r in results if r.transcript is not None]
+            tensors.append(self._string_tensor(TRANSCRIPTS, texts))
+        if self.wants_details:
+            tensors.append(self._string_tensor(DETAILS, [details_json(r) for r in results]))
+        return self._pb_utils.InferenceResponse(output_tensors=tensors)
+
+    def _string_tensor(self, name: str, texts: Sequence[str]) -> Any:
+        rows = np.array([[text.encode()] for text in texts], dtype=np.object_).reshape(-1, 1)
+        return self._pb_utils.Tensor(name, rows)
+
+
+def details_json(result: Result) -> str:
+    """Return the DETAILS of one utterance as JSON; times in seconds."""
+    transcript = result.transcript
+    assert transcript is not None, "an error has no details"
+    details = {
+        "text": transcript.text,
+        "language": transcript.language,
+        "confidence": round(transcript.confidence, 4),
+        "words": [_word(word) for word in transcript.words],
+        "tokens": list(transcript.tokens),
+        "duration_s": round(result.duration_s, 4),
+        "queue_s": round(result.queue_s, 4),
+        "compute_s": round(result.compute_s, 4),
+        "batch_sizes": list(result.batch_sizes),
+    }
+    return json.dumps(details, ensure_ascii=False)
+
+
+def _word(word: Word) -> dict[str, Any]:
+    return {
+        "word": word.text,
+        "start_s": round(word.start_s, 3),
+        "end_s": round(word.end_s, 3),
+        "confidence": round(word.confidence, 4),
+    }

@@ -1,0 +1,135 @@
+"""A Triton request as utterances: tensors and parameters parsed, and refused with a reason where they are wrong.
+
+It knows nothing of the engine. `pb_utils` is Triton's module, handed in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oasr_backend.errors import ClientError
+from oasr_backend.models.base import Samples, TranscribeOptions
+
+PARAMETER_NAMES = (
+    "sample_rate",
+    "language",
+    "task",
+    "priority",
+    "scheduling_priority",
+    "tenant",
+    "deadline_ms",
+)
+"""tritonclient keeps `priority` for Triton's own batcher, so `scheduling_priority` says the same for ours."""
+
+MAX_TENANT_LENGTH = 128
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """What a request's parameters say; the defaults are a request's without any."""
+
+    sample_rate_hz: int = 16000
+    language: str | None = None
+    task: str = "transcribe"
+    priority: int = 0
+    tenant: str | None = None
+    deadline_s: float = inf
+
+    def transcribe_options(self, words: bool) -> TranscribeOptions:
+        return TranscribeOptions(self.language, self.task, words)
+
+
+def read_options(parameters_json: str) -> RequestOptions:
+    """Read a request's parameters; raises ClientError for an unknown name or a bad value."""
+    parameters = json.loads(parameters_json or "{}")
+    known = {k: v for k, v in parameters.items() if not k.startswith("triton_")}  # Triton's own
+    for name, value in known.items():
+        if name not in PARAMETER_NAMES:
+            raise ClientError(
+                f"parameter {name!r} (value {value!r}) is unknown; known are "
+                f"{', '.join(PARAMETER_NAMES)}: correct or remove it"
+            )
+    deadline_ms = _whole_number(known, "deadline_ms", None, least=1)
+    priority = _whole_number(known, "priority", 0)
+    return RequestOptions(
+        sample_rate_hz=_whole_number(known, "sample_rate", 16000, least=1) or 16000,
+        language=_text(known, "language"),
+        task=_text(known, "task") or "transcribe",
+        priority=_whole_number(known, "scheduling_priority", priority) or 0,
+        tenant=_text(known, "tenant"),
+        deadline_s=inf if deadline_ms is None else deadline_ms / 1000,
+    )
+
+
+def _whole_number(
+    parameters: Mapping[str, Any], name: str, default: int | None, least: int | None = None
+) -> int | None:
+    if name not in parameters:
+        return default
+    value = parameters[name]
+    try:
+        if isinstance(value, (bool, float)):
+            raise TypeError
+        number = int(value)
+    except (TypeError, ValueError):
+        raise ClientError(
+            f"parameter {name!r} is {value!r}; it must be a whole number: send an integer"
+        ) from None
+    if least is not None and number < least:
+        raise ClientError(f"parameter {name!r} is {number}; it must be at least {least}: raise it")
+    return number
+
+
+def _text(parameters: Mapping[str, Any], name: str) -> str | None:
+    value = parameters.get(name)
+    if value is None or (isinstance(value, str) and 0 < len(value) <= MAX_TENANT_LENGTH):
+        return value
+    raise ClientError(
+        f"parameter {name!r} is {value!r}; it must be a text of 1 to {MAX_TENANT_LENGTH} characters: "
+        "correct or remove it"
+    )
+
+
+def read_rows(pb_utils: Any, request: Any) -> list[Samples]:
+    """Return the utterances of a request, each a view of its row cut to its length.
+
+    WAV: (rows, samples) float32; WAV_LENS: (rows, 1) int32, samples that count. Raises ClientError.
+    """
+    wav: NDArray[np.float32] = _tensor(pb_utils, request, "WAV")
+    lengths = _tensor(pb_utils, request, "WAV_LENS")
+    if wav.ndim != 2:
+        raise ClientError(
+            f"WAV has shape {list(wav.shape)}; it must be [rows, samples]: send mono audio, a row an utterance"
+        )
+    if lengths.size != len(wav):
+        raise ClientError(
+            f"WAV_LENS has shape {list(lengths.shape)} for {len(wav)} rows of WAV; it must be "
+            f"[{len(wav)}, 1]: send one length a row"
+        )
+    return [_cut_row(wav, row, int(n)) for row, n in enumerate(lengths.reshape(-1))]
+
+
+def _cut_row(wav: NDArray[np.float32], row: int, num_samples: int) -> Samples:
+    if not 0 <= num_samples <= wav.shape[1]:
+        raise ClientError(
+            f"WAV_LENS is {num_samples} in row {row}; it must be from 0 to {wav.shape[1]}, the samples in "
+            "WAV's row: send the number of samples that are not padding"
+        )
+    return wav[row, :num_samples]
+
+
+def _tensor(pb_utils: Any, request: Any, name: str) -> NDArray[Any]:
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    if tensor is None:
+        raise ClientError(f"input {name} is missing: send it")
+    array: NDArray[Any] = tensor.as_numpy()
+    return array
+
+

@@ -1,0 +1,96 @@
+"""A Triton model's `config.pbtxt` as the options of the engine and of the model family.
+
+The one place for configuration: the batch sizes are Triton's own fields, everything else is a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oasr_backend.config import EngineConfig, option_names, read_options
+from oasr_backend.errors import ConfigError
+from oasr_backend.models import FAMILIES, Family
+
+FROM_TRITON = ("max_batch_size", "preferred_batch_size")
+"""Options that Triton has fields of its own for."""
+
+FROM_MODEL = ("fixed_window_frames",)
+"""Options that follow from the loaded model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a model repository says of one model.
+
+    engine: its strings still lack what only the loaded model knows: see `engine_config`.
+    """
+
+    model_name: str
+    family: Family
+    family_options: Any
+    engine_values: Mapping[str, str]
+    max_batch_size: int
+    preferred_batch_size: tuple[int, ...] | None
+
+    def engine_config(self, fixed_window_frames: int | None) -> EngineConfig:
+        """Return the engine's options, or raise ConfigError."""
+        return read_options(
+            EngineConfig,
+            self.engine_values,
+            max_batch_size=self.max_batch_size,
+            preferred_batch_size=self.preferred_batch_size,
+            fixed_window_frames=fixed_window_frames,
+        )
+
+
+def read_settings(model_config: Mapping[str, Any]) -> Settings:
+    """Read Triton's model configuration (the JSON that the Python backend hands over).
+
+    Raises ConfigError naming the key, the value, what is allowed and the remedy.
+    """
+    parameters = {
+        key: value["string_value"] for key, value in model_config.get("parameters", {}).items()
+    }
+    family = _read_family(parameters.pop("model_family", "whisper"))
+    own_names = option_names(EngineConfig)
+    _check_names(parameters, family, own_names)
+    max_batch_size = int(model_config.get("max_batch_size", 0))
+    if max_batch_size < 1:
+        raise ConfigError(f"max_batch_size is {max_batch_size}; it must be at least 1: raise it")
+    sizes = model_config.get("dynamic_batching", {}).get("preferred_batch_size") or None
+    settings = Settings(
+        model_name=model_config["name"],
+        family=family,
+        family_options=read_options(family.options, parameters),
+        engine_values={k: v for k, v in parameters.items() if k in own_names},
+        max_batch_size=max_batch_size,
+        preferred_batch_size=tuple(int(size) for size in sizes) if sizes else None,
+    )
+    settings.engine_config(fixed_window_frames=None)
+    return settings
+
+
+def _read_family(name: str) -> Family:
+    if name not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise ConfigError(f"model_family is {name!r}; it must be one of {known}")
+    return FAMILIES[name]
+
+
+def _check_names(parameters: Mapping[str, str], family: Family, own_names: list[str]) -> None:
+    for name in FROM_TRITON:
+        if name in parameters:
+            raise ConfigError(
+                f"parameters hold {name} = {parameters[name]!r}; it is a field of config.pbtxt itself: "
+                "set max_batch_size and dynamic_batching.preferred_batch_size there"
+            )
+    known = {*own_names, *option_names(family.options), "model_family"}
+    known -= {*FROM_TRITON, *FROM_MODEL}
+    for name, value in parameters.items():
+        if name not in known:
+            raise ConfigError(
+                f"parameters hold {name} = {value!r}, which is no option; it must be one of "
+                f"{', '.join(sorted(known))}: correct or remove it"
+            )
