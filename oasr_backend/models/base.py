@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Samples = NDArray[np.float32]
+from oasr_backend.audio import Samples as Samples
 
 FRAMES_PER_SECOND = 100
 """Durations are counted in frames of 10 ms everywhere, as Kaldi and Whisper do."""
@@ -96,4 +96,3 @@ class Recognizer(Protocol):
 
     def prewarm(self, batch_sizes: Sequence[int]) -> None:
         """Run each batch size once, so that the first request finds everything allocated."""
-

@@ -1,0 +1,366 @@
+"""Whisper through CTranslate2: one encoder call and one decoder call for a whole batch.
+
+It knows nothing of requests or queues. Every row is computed as if it were alone: its window and whether it gets a
+second try follow from its own audio only, and second tries run alone.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import ctranslate2
+import numpy as np
+
+from oasr_backend.errors import ClientError, ConfigError
+from oasr_backend.features.log_mel import HOP_SAMPLES, WINDOW_FRAMES, log_mel, padded
+from oasr_backend.models.base import FRAMES_PER_SECOND, Prepared, Samples, TranscribeOptions, Transcript, Word
+from oasr_backend.models.whisper_folder import find_model
+from oasr_backend.models.whisper_vocabulary import Vocabulary
+from oasr_backend.vad import SPEECH_THRESHOLD, SpeechDetector
+
+DEVICES = ("auto", "cpu", "cuda")
+TASKS = ("transcribe", "translate")
+COMPUTE_TYPES = (
+    "auto",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+    "int16",
+    "float16",
+    "bfloat16",
+    "float32",
+)
+MAX_BEAM_SIZE = 32
+
+MIN_SPEECH_SAMPLES = 400
+"""25 ms, one frame of the spectrogram: in less than that nobody says anything."""
+
+ALIGNMENT_STEP_S = 0.02
+"""The encoder halves the frames, so that the decoder attends in steps of 20 ms."""
+
+MAX_COMPRESSION_RATIO = 2.4
+MIN_MEAN_LOG_PROBABILITY = -1.0
+MAX_NO_SPEECH_PROBABILITY = 0.6
+"""The thresholds of openai/whisper `transcribe.py`: a text that zlib shrinks further than this repeats itself; one less
+probable than this is doubtful, and nothing but silence where the model also says so."""
+
+SECOND_TRY: Final = {"no_repeat_ngram_size": 4, "repetition_penalty": 1.1}
+"""Where Whisper samples at a higher temperature, we forbid the repetition: the same audio gives the same text."""
+
+SHORT_WINDOWS = (500, 800, 1000, 1500, 2000)
+SHORT_WINDOW_MARGIN_FRAMES = 100
+"""A clip needs some silence after it, or the decoder does not find the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhisperConfig:
+    """Which model to run, on what, and how carefully. Raises ConfigError where a value is not allowed.
+
+    model_dir: a folder, a hub name or size, or "" for the packaged tiny.en.
+    device: "auto" takes a GPU where CTranslate2 finds one.
+    compute_type: "auto" is int8 on a CPU and float16 on a GPU.
+    intra_threads: CPU threads of one batch; 0 takes all cores that this process may use.
+    beam_size: 1 is greedy; 5 is what Whisper was published with.
+    vad_filter: answer '' where the voice detector hears nobody, instead of what Whisper makes up there.
+    vad_threshold: the probability from which 32 ms count as speech.
+    short_window: encode short clips in a window of 5 to 20 s instead of 30 s. Much cheaper; texts may differ slightly.
+    """
+
+    model_dir: str = ""
+    device: str = "auto"
+    compute_type: str = "auto"
+    intra_threads: int = 0
+    beam_size: int = 5
+    vad_filter: bool = True
+    vad_threshold: float = SPEECH_THRESHOLD
+    short_window: bool = False
+
+    def __post_init__(self) -> None:
+        _require_choice("device", self.device, DEVICES)
+        _require_choice("compute_type", self.compute_type, COMPUTE_TYPES)
+        _require_range("intra_threads", self.intra_threads, 0, 1024)
+        _require_range("beam_size", self.beam_size, 1, MAX_BEAM_SIZE)
+        _require_range("vad_threshold", self.vad_threshold, 0.01, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """What the decoder made of one row, and where its encoding is, for an alignment."""
+
+    tokens: list[int]
+    mean_log_probability: float
+    no_speech_probability: float
+    repeats: bool
+    encoded: Any
+    row: int
+
+    @property
+    def doubtful(self) -> bool:
+        return self.repeats or self.mean_log_probability < MIN_MEAN_LOG_PROBABILITY
+
+    @property
+    def silent(self) -> bool:
+        improbable = self.mean_log_probability < MIN_MEAN_LOG_PROBABILITY
+        return improbable and self.no_speech_probability > MAX_NO_SPEECH_PROBABILITY
+
+
+class WhisperRecognizer:
+    """A loaded Whisper model; a Recognizer of `models/base.py`."""
+
+    max_piece_frames = WINDOW_FRAMES
+    fixed_window_frames: int | None
+
+    def __init__(self, config: WhisperConfig | None = None, detector: SpeechDetector | None = None) -> None:
+        """Load the model. Raises ConfigError where it cannot be found or loaded."""
+        self.config = config or WhisperConfig()
+        self.fixed_window_frames = None if self.config.short_window else WINDOW_FRAMES
+        folder = find_model(self.config.model_dir)
+        self.vocabulary = Vocabulary.load(folder)
+        self._detector = detector or SpeechDetector()
+        self._model = _load(str(folder), self.config)
+        self._num_mels = int(self._model.n_mels)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The language codes that a client may ask for."""
+        return self.vocabulary.languages if self._model.is_multilingual else ("en",)
+
+    def check_options(self, options: TranscribeOptions) -> None:
+        """Raise ClientError where this model knows not the language or the task."""
+        if options.task not in TASKS:
+            raise ClientError(f"task is {options.task!r}; allowed are {' and '.join(TASKS)}: choose one of them")
+        if options.task == "translate" and not self._model.is_multilingual:
+            raise ClientError(
+                "task is 'translate', but the model is English-only and can only transcribe: leave task out, or "
+                "serve a multilingual model (model_dir)"
+            )
+        if options.language is not None and options.language not in self.languages:
+            raise ClientError(self._unknown_language(options.language))
+
+    def cut(self, samples: Samples) -> int:
+        """Return where to cut `samples`, longer than 30 s: in a silence of its second 15 s."""
+        return self._detector.cut_point(samples, WINDOW_FRAMES * HOP_SAMPLES)
+
+    def prepare(self, samples: Samples, options: TranscribeOptions) -> Prepared:
+        """Return the features of one piece, (samples,) float32 at 16 kHz of at most 30 s."""
+        num_frames = -(-len(samples) // HOP_SAMPLES)
+        if not self._has_speech(samples):
+            return Prepared(np.zeros((self._num_mels, 0), np.float32), num_frames, options, has_speech=False)
+        return Prepared(log_mel(samples, self._num_mels), num_frames, options)
+
+    def window_frames(self, num_frames: int) -> int:
+        """Return the frames that a piece of `num_frames` costs: the window that it is encoded in."""
+        if not self.config.short_window:
+            return WINDOW_FRAMES
+        needed = num_frames + SHORT_WINDOW_MARGIN_FRAMES
+        return next((window for window in SHORT_WINDOWS if window >= needed), WINDOW_FRAMES)
+
+    def transcribe(self, batch: Sequence[Prepared]) -> list[Transcript]:
+        """Return a transcript for each piece. Pieces of one window share one encoder and one decoder call."""
+        results: dict[int, Transcript] = {}
+        windows = [self.window_frames(piece.num_frames) for piece in batch]
+        for window in sorted(set(windows)):
+            rows = [index for index, own in enumerate(windows) if own == window]
+            transcripts = self._transcribe_window([batch[index] for index in rows], window)
+            results.update(zip(rows, transcripts, strict=True))
+        return [results[index] for index in range(len(batch))]
+
+    def prewarm(self, batch_sizes: Sequence[int]) -> None:
+        """Run each batch size once on silence."""
+        silence = Prepared(np.zeros((self._num_mels, 0), np.float32), WINDOW_FRAMES, TranscribeOptions())
+        for batch_size in batch_sizes:
+            self._transcribe_window([silence] * batch_size, WINDOW_FRAMES)
+
+    def _has_speech(self, samples: Samples) -> bool:
+        if len(samples) < MIN_SPEECH_SAMPLES:
+            return False
+        return not self.config.vad_filter or self._detector.has_speech(samples, self.config.vad_threshold)
+
+    def _transcribe_window(self, pieces: Sequence[Prepared], window: int) -> list[Transcript]:
+        encoded = self._encode(pieces, window)
+        languages = self._languages(encoded, pieces)
+        prompts = [
+            self._prompt(language, piece.options.task) for language, piece in zip(languages, pieces, strict=True)
+        ]
+        drafts = self._generate(encoded, prompts)
+        for row, draft in enumerate(drafts):
+            if draft.repeats or (draft.doubtful and window < WINDOW_FRAMES):
+                drafts[row] = self._try_again(pieces[row], prompts[row], draft)
+        return [
+            self._transcript(draft, piece, prompt, language)
+            for draft, piece, prompt, language in zip(drafts, pieces, prompts, languages, strict=True)
+        ]
+
+    def _encode(self, pieces: Sequence[Prepared], window: int) -> Any:
+        features = np.stack([padded(piece.features, window) for piece in pieces])
+        return self._model.encode(ctranslate2.StorageView.from_array(features))
+
+    def _languages(self, encoded: Any, pieces: Sequence[Prepared]) -> list[str]:
+        """Return what each piece is spoken in: what the client says, else the most probable language."""
+        asked = [piece.options.language for piece in pieces]
+        if not self._model.is_multilingual:
+            return ["en"] * len(pieces)
+        if None not in asked:
+            return [language for language in asked if language is not None]
+        detected = self._model.detect_language(encoded)
+        return [language or ranking[0][0].strip("<|>") for language, ranking in zip(asked, detected, strict=True)]
+
+    def _prompt(self, language: str, task: str) -> list[int]:
+        if not self._model.is_multilingual:
+            return [self.vocabulary.start, self.vocabulary.no_timestamps]
+        special = self.vocabulary.special
+        return [
+            self.vocabulary.start,
+            special(f"<|{language}|>"),
+            special(f"<|{task}|>"),
+            self.vocabulary.no_timestamps,
+        ]
+
+    def _generate(self, encoded: Any, prompts: list[list[int]], **settings: float) -> list[_Draft]:
+        results = self._model.generate(
+            encoded,
+            prompts,
+            beam_size=self.config.beam_size,
+            return_scores=True,
+            return_no_speech_prob=True,
+            **settings,
+        )
+        return [self._draft(result, encoded, row) for row, result in enumerate(results)]
+
+    def _draft(self, result: Any, encoded: Any, row: int) -> _Draft:
+        tokens = self.vocabulary.without_specials(result.sequences_ids[0])
+        num_scored = len(result.sequences_ids[0])
+        # The score is a mean over the tokens without the end of the text, whose probability is in the sum.
+        mean_log_probability = result.scores[0] * num_scored / (num_scored + 1)
+        repeats = compression_ratio(self.vocabulary.text(tokens)) > MAX_COMPRESSION_RATIO
+        return _Draft(tokens, mean_log_probability, result.no_speech_prob, repeats, encoded, row)
+
+    def _try_again(self, piece: Prepared, prompt: list[int], draft: _Draft) -> _Draft:
+        """Return the better of `draft` and what the piece gives alone, in the full window, without repetition."""
+        encoded = self._encode([piece], WINDOW_FRAMES)
+        attempts = []
+        if self.window_frames(piece.num_frames) < WINDOW_FRAMES:
+            attempts += self._generate(encoded, [prompt])
+        if all(attempt.repeats for attempt in attempts):
+            attempts += self._generate(encoded, [prompt], **SECOND_TRY)
+        return max([*attempts, draft], key=lambda each: (not each.repeats, each.mean_log_probability))
+
+    def _transcript(self, draft: _Draft, piece: Prepared, prompt: list[int], language: str) -> Transcript:
+        text = self.vocabulary.text(draft.tokens).strip()
+        if draft.silent or not text:
+            return Transcript("", language=language)
+        words = self._words(draft, piece, prompt, language) if piece.options.words else ()
+        confidence = float(np.exp(min(0.0, draft.mean_log_probability)))
+        return Transcript(text, tuple(draft.tokens), words, confidence, language)
+
+    def _words(self, draft: _Draft, piece: Prepared, prompt: list[int], language: str) -> tuple[Word, ...]:
+        """Align one row, alone, so that its times do not depend on its batch."""
+        num_frames = max(2, piece.features.shape[1])
+        [alignment] = self._model.align(_row(draft.encoded, draft.row), prompt[:-1], [draft.tokens], num_frames)
+        groups = self.vocabulary.words(draft.tokens, language)
+        starts_s = _token_starts_s(alignment.alignments, len(draft.tokens))
+        ends = np.cumsum([group.num_tokens for group in groups]).tolist()
+        limit_s = piece.num_frames / FRAMES_PER_SECOND
+        words = [
+            Word(
+                group.text,
+                min(starts_s[end - group.num_tokens], limit_s),
+                min(starts_s[end], limit_s),
+                float(np.mean(alignment.text_token_probs[end - group.num_tokens : end])),
+            )
+            for group, end in zip(groups, ends, strict=True)
+        ]
+        return _without_outer_silence(words)
+
+    def _unknown_language(self, language: str) -> str:
+        if not self._model.is_multilingual:
+            return (
+                f"language is {language!r}, but the model is English-only: leave language out or set it to 'en', or "
+                "serve a multilingual model (model_dir)"
+            )
+        return (
+            f"language is {language!r}; allowed are the codes {', '.join(self.languages)}: choose one of them, or "
+            "leave language out to have it detected"
+        )
+
+
+def compression_ratio(text: str) -> float:
+    """Return how many times zlib shrinks `text`: about 1 for a sentence, above 2.4 for a loop."""
+    encoded = text.encode("utf-8")
+    return len(encoded) / len(zlib.compress(encoded))
+
+
+def _token_starts_s(path: Sequence[tuple[int, int]], num_tokens: int) -> list[float]:
+    """Return when each token starts, and when the end-of-text token after the last one does.
+
+    path: (token, step of 20 ms) pairs in order; the first step of a token is its start.
+    """
+    first_step: dict[int, int] = {}
+    for token, step in path:
+        first_step.setdefault(token, step)
+    starts_s, latest = [], 0
+    for token in range(num_tokens + 1):
+        latest = max(latest, first_step.get(token, latest))
+        starts_s.append(round(latest * ALIGNMENT_STEP_S, 2))
+    return starts_s
+
+
+def _without_outer_silence(words: Sequence[Word]) -> tuple[Word, ...]:
+    """Shorten the first and the last word to twice the usual length of a word.
+
+    The attention of the first token begins at 0 and that of the last ends with the audio, however long the silence.
+    """
+    if not words:
+        return ()
+    longest_s = 2 * float(np.median([word.end_s - word.start_s for word in words]))
+    first = replace(words[0], start_s=round(max(words[0].start_s, words[0].end_s - longest_s), 2))
+    rest = [first, *words[1:]]
+    last = rest[-1]
+    rest[-1] = replace(last, end_s=round(min(last.end_s, last.start_s + longest_s), 2))
+    return tuple(rest)
+
+
+def _row(encoded: Any, row: int) -> Any:
+    """Return one row of an encoded batch, as a batch of one."""
+    if encoded.shape[0] == 1:
+        return encoded
+    on_host = encoded.to_device(ctranslate2.Device.cpu) if encoded.device != "cpu" else encoded
+    rows = np.asarray(on_host.to(ctranslate2.DataType.float32))
+    return ctranslate2.StorageView.from_array(np.ascontiguousarray(rows[row : row + 1]))
+
+
+def _load(folder: str, config: WhisperConfig) -> Any:
+    device = config.device
+    if device == "auto":
+        device = "cuda" if ctranslate2.get_cuda_device_count() > 0 else "cpu"
+    compute_type = config.compute_type
+    if compute_type == "auto":
+        compute_type = "int8" if device == "cpu" else "float16"
+    try:
+        return ctranslate2.models.Whisper(
+            folder,
+            device=device,
+            compute_type=compute_type,
+            intra_threads=config.intra_threads or len(os.sched_getaffinity(0)),
+            inter_threads=1,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"the Whisper model in {folder} cannot be loaded on device {device!r} with compute_type "
+            f"{compute_type!r}: {error}"
+        ) from error
+
+
+def _require_choice(key: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{key} is {value!r}; allowed are {', '.join(allowed)}: set it to one of them")
+
+
+def _require_range(key: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{key} is {value}; allowed are {low} to {high}: set it to a value between them")
