@@ -145,7 +145,7 @@ def read_audio(path: str) -> tuple[np.ndarray, int]:
     """
     try:
         open(path, "rb").close()  # libsndfile calls a missing file a "System error"
-        samples, sample_rate_hz = soundfile.read(path, dtype="float32", always_2d=True)
+        samples, sample_rate_hz = soundfile.read(os.fsencode(path), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise TranscriptionError(f"cannot read audio: {error.error_string}") from error
     except (OSError, TypeError) as error:  # TypeError: a headerless .raw file
@@ -178,7 +178,7 @@ async def infer(
         except InferenceServerException as error:
             reason = error.message()
             if error.status() not in UNAVAILABLE:
-                raise TranscriptionError(reason) from error
+                break
         except aiohttp.ClientError as error:
             reason = f"connection lost: {error}"
         if pause_s is None or time.monotonic() + pause_s >= deadline_s:
@@ -198,7 +198,7 @@ def request_parameters(
         "task": options.task,
         # Not "priority": Triton keeps that name to itself, and clients refuse it.
         "scheduling_priority": options.priority,
-        "deadline_ms": max(1, int(time_left_s * 1000)) if options.deadline_ms else None,
+        "deadline_ms": max(1, math.ceil(time_left_s * 1000)) if options.deadline_ms else None,
     }
     return {name: value for name, value in parameters.items() if value is not None}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -145,6 +146,13 @@ def test_a_file_that_is_not_audio_is_refused_with_its_reason(
     assert str(caught.value) == reason
 
 
+def test_a_file_name_may_be_any_bytes(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/b\xff\xe9.wav"
+    soundfile.write(path, np.zeros(10), 8000, format="WAV")
+    samples, _ = client.read_audio(os.fsdecode(path))
+    assert len(samples) == 10
+
+
 # Order
 
 
@@ -258,10 +266,13 @@ def test_a_server_that_has_gone_ends_the_run(monkeypatch: pytest.MonkeyPatch) ->
     assert str(caught.value) == message
 
 
-def test_a_model_that_is_not_ready_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answer", [OVERLOADED_GRPC, REFUSED])
+def test_a_model_that_is_not_ready_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, answer: Exception
+) -> None:
     FakeTime(monkeypatch)
     with pytest.raises(client.ServerError) as caught:
-        infer(FakeServer(OVERLOADED_GRPC, ready=False))
+        infer(FakeServer(answer, ready=False))
     message = "the server at localhost:8001 (grpc) has no model 'asr_offline' that is ready"
     assert str(caught.value) == message
 
