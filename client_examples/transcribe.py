@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Transcribe audio files with a speech model of a Triton Inference Server.
 
-    pip install "tritonclient[all]" numpy soundfile tqdm
+    pip install "tritonclient[grpc,http]" numpy soundfile tqdm
     python transcribe.py talk.flac call.wav            # FILE<TAB>TEXT, a line a file, in this order
     python transcribe.py --json --protocol http *.mp3  # one JSON object a line, with word times
 
@@ -22,9 +22,10 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, TypeVar
 
-import aiohttp  # a part of tritonclient[all], as are the two below
+import aiohttp  # a part of tritonclient[http]
 import numpy as np
 import soundfile
 import tritonclient.grpc.aio
@@ -144,7 +145,7 @@ def read_audio(path: str) -> tuple[np.ndarray, int]:
     The rate stays the file's own: the server resamples.
     """
     try:
-        open(path, "rb").close()  # libsndfile calls a missing file a "System error"
+        Path(path).open("rb").close()  # libsndfile calls a missing file a "System error"
         samples, sample_rate_hz = soundfile.read(os.fsencode(path), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise TranscriptionError(f"cannot read audio: {error.error_string}") from error

@@ -23,7 +23,8 @@ REFUSED = InferenceServerException("no such language", status="StatusCode.INVALI
 
 def load_client() -> ModuleType:
     specification = importlib.util.spec_from_file_location("transcribe_example", CLIENT)
-    assert specification and specification.loader
+    assert specification is not None
+    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
@@ -221,7 +222,7 @@ def test_leaving_early_cancels_what_is_running() -> None:
                 break
 
     asyncio.run(scenario())
-    assert set(cancelled) <= {1, 2, 3} and {1, 2} <= set(cancelled)
+    assert {1, 2} <= set(cancelled) <= {1, 2, 3}
 
 
 # Requests
@@ -246,14 +247,14 @@ def test_a_server_that_stays_overloaded_costs_only_this_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fake_time = FakeTime(monkeypatch)
-    with pytest.raises(client.TranscriptionError, match="^queue is full$"):
+    with pytest.raises(client.TranscriptionError, match=r"^queue is full$"):
         infer(FakeServer(OVERLOADED_GRPC))
     assert fake_time.pauses_s == [0.25, 0.5, 1.0, 2.0, 4.0]
 
 
 def test_a_refused_request_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_time = FakeTime(monkeypatch)
-    with pytest.raises(client.TranscriptionError, match="^no such language$"):
+    with pytest.raises(client.TranscriptionError, match=r"^no such language$"):
         infer(FakeServer(REFUSED))
     assert fake_time.pauses_s == []
 

@@ -84,7 +84,7 @@ def test_a_text_without_reference_words_counts_what_was_heard_in_it() -> None:
 
 @pytest.mark.parametrize("references", [[], ["", "..."]])
 def test_no_reference_words_is_refused(references: list[str]) -> None:
-    with pytest.raises(ValueError, match="^the references hold no words, so there is no rate"):
+    with pytest.raises(ValueError, match=r"^the references hold no words, so there is no rate"):
         word_error_rate(references, references)
 
 
