@@ -58,7 +58,7 @@ def check_duration(num_samples: int, sample_rate_hz: int, max_audio_s: float) ->
     duration_s = num_samples / sample_rate_hz
     if duration_s > max_audio_s:
         raise ClientError(
-            f"audio is {_just_above(duration_s, max_audio_s)} s; limit is {max_audio_s:.1f} s (max_audio_s): "
+            f"audio is {_just_above(duration_s, max_audio_s)} s; limit is {_seconds(max_audio_s)} s (max_audio_s): "
             "split it or raise the limit"
         )
 
@@ -75,29 +75,28 @@ class AudioReader:
         check_sample_rate(sample_rate_hz)
         self._samples = samples
         self._blocks = _blocks_at_16_khz(samples, sample_rate_hz)
-        self._pending: list[Samples] = []
-        self._num_pending = 0
-        self._ended = False
+        self._ahead = np.zeros(0, np.float32)
 
     def read(self, num_samples: int) -> Samples:
         """Return the next `num_samples` samples at 16 kHz, (samples,) float32; fewer only at the end of the clip."""
-        while self._num_pending < num_samples and not self._ended:
-            self._pull()
-        taken: Samples = np.concatenate([*self._pending, np.zeros(0, np.float32)])
-        self._keep(taken[num_samples:])
-        return taken[:num_samples]
+        parts = [np.zeros(0, np.float32)]
+        num_missing = num_samples
+        while num_missing and self._look_ahead():
+            parts.append(self._ahead[:num_missing])
+            self._ahead = self._ahead[num_missing:]
+            num_missing -= len(parts[-1])
+        return np.concatenate(parts)
 
-    def _pull(self) -> None:
-        block = next(self._blocks, None)
-        if block is None:
-            self._ended = True
-            return
-        self._pending.append(block)
-        self._num_pending += len(block)
-
-    def _keep(self, rest: Samples) -> None:
-        self._pending = [rest.copy()] if len(rest) else []  # a copy, so that what was returned can be freed
-        self._num_pending = len(rest)
+    def _look_ahead(self) -> bool:
+        """Make sure that there is something ahead; False at the end of the clip."""
+        while not len(self._ahead):
+            block = next(
+                self._blocks, None
+            )  # it can be empty: the resampler holds its first samples back
+            if block is None:
+                return False
+            self._ahead = block
+        return True
 
 
 def resample(samples: Samples, sample_rate_hz: int) -> Samples:
@@ -113,11 +112,17 @@ def _blocks_at_16_khz(samples: Samples, sample_rate_hz: int) -> Iterator[Samples
         for start in blocks:
             yield samples[start : start + BLOCK_SAMPLES]
         return
-    stream = soxr.ResampleStream(sample_rate_hz, SAMPLE_RATE_HZ, 1, dtype="float32", quality=RESAMPLER_QUALITY)
+    stream = soxr.ResampleStream(
+        sample_rate_hz, SAMPLE_RATE_HZ, 1, dtype="float32", quality=RESAMPLER_QUALITY
+    )
     for start in blocks:
         end = start + BLOCK_SAMPLES
         block = np.ascontiguousarray(samples[start:end])
         yield np.asarray(stream.resample_chunk(block, last=end >= len(samples)), dtype=np.float32)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}" if round(value, 1) == value else f"{value:g}"
 
 
 def _just_above(value: float, limit: float) -> str:
