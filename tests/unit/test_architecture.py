@@ -1,0 +1,68 @@
+"""The rules of the house: which way imports run, and how long a file may be."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "oasr_backend"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+LAYERS = ["triton", "engine", "models", "segment", "vad", "features", "audio", "scheduler", "request", "config", "errors"]
+"""From the top down: a module imports from its own layer and from lower ones."""
+
+LOWER_BUT_KNOWN = {
+    ("audio", "models.base"),  # the array types
+    ("segment", "models.base"),
+    ("vad", "models.base"),
+    ("features", "models.base"),
+}
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield node.module
+
+
+def layer_of(module):
+    return module.removeprefix("oasr_backend").strip(".").split(".")[0]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_run_one_way(path):
+    own = layer_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    if own not in LAYERS:
+        return  # the package itself, and what stands outside the house: wer
+    for module in imports_of(path):
+        if not module.startswith("oasr_backend."):
+            continue
+        other = layer_of(module)
+        if (own, module.removeprefix("oasr_backend.")) in LOWER_BUT_KNOWN:
+            continue
+        assert LAYERS.index(other) >= LAYERS.index(own), f"{own} must not import {module}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "scheduler").glob("*.py")), ids=lambda p: p.name)
+def test_the_scheduler_is_pure_policy_and_bookkeeping(path):
+    forbidden = {"numpy", "threading", "torch", "onnxruntime", "ctranslate2", "asyncio", "queue"}
+    assert not {module.split(".")[0] for module in imports_of(path)} & forbidden
+    assert "sleep(" not in path.read_text()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_only_a_model_py_imports_tritons_module(path):
+    assert "triton_python_backend_utils" not in set(imports_of(path))
+
+
+def test_serving_never_imports_torch():
+    assert not [path for path in SOURCES if "torch" in {m.split(".")[0] for m in imports_of(path)}]
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("model_repository/*/1/model.py")), ids=lambda p: p.parts[-3])
+def test_a_model_py_stays_thin(path):
+    assert len(path.read_text().splitlines()) <= 40

@@ -1,0 +1,71 @@
+"""What a request's parameters may say, and the exact words that refuse the rest."""
+
+import json
+from math import inf
+
+import pytest
+
+from oasr_backend.errors import ClientError
+from oasr_backend.triton.requests import RequestOptions, read_options
+
+KNOWN = "sample_rate, language, task, priority, scheduling_priority, tenant, deadline_ms"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({}, RequestOptions(16000, None, "transcribe", 0, None, inf)),
+        ({"sample_rate": 8000}, RequestOptions(sample_rate_hz=8000)),
+        ({"sample_rate": "44100"}, RequestOptions(sample_rate_hz=44100)),  # as forwarded headers come
+        ({"language": "en", "task": "translate"}, RequestOptions(language="en", task="translate")),
+        ({"priority": 2}, RequestOptions(priority=2)),
+        ({"scheduling_priority": 3, "priority": 2}, RequestOptions(priority=3)),
+        ({"scheduling_priority": 0, "priority": 2}, RequestOptions(priority=0)),
+        ({"scheduling_priority": -1}, RequestOptions(priority=-1)),  # the scheduler clamps it
+        ({"tenant": "acme", "deadline_ms": 250}, RequestOptions(tenant="acme", deadline_s=0.25)),
+        ({"triton_enable_empty_final_response": True}, RequestOptions()),
+    ],
+)
+def test_parameters_are_read(parameters, expected):
+    assert read_options(json.dumps(parameters)) == expected
+
+
+def test_no_parameters_at_all_are_the_defaults():
+    assert read_options("") == RequestOptions()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        (
+            {"samplerate": 8000},
+            f"parameter 'samplerate' (value 8000) is unknown; known are {KNOWN}: correct or remove it",
+        ),
+        (
+            {"sample_rate": "fast"},
+            "parameter 'sample_rate' is 'fast'; it must be a whole number: send an integer",
+        ),
+        (
+            {"sample_rate": 16000.0},
+            "parameter 'sample_rate' is 16000.0; it must be a whole number: send an integer",
+        ),
+        (
+            {"sample_rate": True},
+            "parameter 'sample_rate' is True; it must be a whole number: send an integer",
+        ),
+        ({"sample_rate": 0}, "parameter 'sample_rate' is 0; it must be at least 1: raise it"),
+        ({"deadline_ms": 0}, "parameter 'deadline_ms' is 0; it must be at least 1: raise it"),
+        (
+            {"language": 7},
+            "parameter 'language' is 7; it must be a text of 1 to 128 characters: correct or remove it",
+        ),
+        (
+            {"tenant": ""},
+            "parameter 'tenant' is ''; it must be a text of 1 to 128 characters: correct or remove it",
+        ),
+    ],
+)
+def test_a_bad_parameter_is_refused_by_name(parameters, text):
+    with pytest.raises(ClientError) as caught:
+        read_options(json.dumps(parameters))
+    assert str(caught.value) == text

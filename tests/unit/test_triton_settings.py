@@ -1,0 +1,63 @@
+"""A `config.pbtxt` becomes options, or says what is wrong with it."""
+
+import pytest
+
+from oasr_backend.config import EngineConfig
+from oasr_backend.errors import ConfigError
+from oasr_backend.models.whisper import WhisperConfig
+from oasr_backend.triton.settings import read_settings
+
+
+def model_config(sizes=(1, 2, 4), max_batch_size=8, **parameters):
+    return {
+        "name": "asr_offline",
+        "max_batch_size": max_batch_size,
+        "dynamic_batching": {"preferred_batch_size": list(sizes)},
+        "parameters": {key: {"string_value": value} for key, value in parameters.items()},
+    }
+
+
+def test_the_ladder_and_the_cap_are_tritons():
+    settings = read_settings(model_config(schedule_policy="fcfs", max_waiting="20", beam_size="1"))
+    assert settings.engine_config(3000) == EngineConfig(
+        max_batch_size=8,
+        preferred_batch_size=(1, 2, 4),
+        schedule_policy="fcfs",
+        max_waiting=20,
+        fixed_window_frames=3000,
+    )
+    assert settings.family_options == WhisperConfig(beam_size=1)
+
+
+def test_none_and_inf_are_readable():
+    settings = read_settings(model_config(max_batch_frames="none", max_wait_time="inf"))
+    config = settings.engine_config(None)
+    assert (config.max_batch_frames, config.max_wait_time) == (None, float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("config", "start"),
+    [
+        (model_config(max_wating="3"), "parameters hold max_wating = '3', which is no option; it must be one of "),
+        (model_config(max_waiting="many"), "max_waiting is 'many'; it must be a whole number"),
+        (model_config(max_waiting="0"), "max_waiting is 0; it must be at least 1: raise it"),
+        (model_config(max_wait_time="nan"), "max_wait_time is 'nan'; it must be a number"),
+        (model_config(vad_filter="perhaps"), "vad_filter is 'perhaps'; it must be true or false"),
+        (model_config(model_family="kaldi"), "model_family is 'kaldi'; it must be one of whisper"),
+        (
+            model_config(max_batch_size=4, sizes=(1, 8)),
+            "preferred_batch_size holds 8; every size must be from 1 to max_batch_size (4): "
+            "drop it or raise max_batch_size",
+        ),
+        (model_config(max_batch_size=0), "max_batch_size is 0; it must be at least 1: raise it"),
+        (
+            model_config(preferred_batch_size="4"),
+            "parameters hold preferred_batch_size = '4'; it is a field of config.pbtxt itself: ",
+        ),
+        (model_config(fixed_window_frames="3"), "parameters hold fixed_window_frames = '3', which is no option"),
+    ],
+)
+def test_a_wrong_configuration_refuses_to_load(config, start):
+    with pytest.raises(ConfigError) as caught:
+        read_settings(config)
+    assert str(caught.value).startswith(start)
