@@ -36,7 +36,7 @@ class EngineConfig:
     max_wait_time: float = 0.2
     max_batch_frames: int | None = None
     fixed_window_frames: int | None = None
-    max_waiting: int = 1024
+    max_waiting: int = 512
     max_audio_s: float = 7200.0
 
     def __post_init__(self) -> None:

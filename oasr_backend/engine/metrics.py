@@ -53,7 +53,7 @@ METRICS: dict[str, MetricDefinition] = {
 
 
 class Metrics(Protocol):
-    """Takes measurements; called from the engine's thread alone."""
+    """Takes measurements; called from the engine's thread alone. What is taken shows at the next `flush`."""
 
     def add(self, name: str, amount: float, **labels: str) -> None:
         """Add to a counter."""
@@ -63,6 +63,9 @@ class Metrics(Protocol):
 
     def observe(self, name: str, value: float) -> None:
         """Record one observation of a histogram."""
+
+    def flush(self) -> None:
+        """Publish what was taken; the engine calls it once a step."""
 
 
 class MemoryMetrics:
@@ -81,3 +84,6 @@ class MemoryMetrics:
 
     def observe(self, name: str, value: float) -> None:
         self.observations[name].append(value)
+
+    def flush(self) -> None:
+        pass

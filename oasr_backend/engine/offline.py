@@ -185,6 +185,7 @@ class OfflineEngine:
             while self._backlog or self._refusal is None:
                 self.take_commands(0.0 if is_busy else self._seconds_to_wakeup())
                 is_busy = self.step()
+                self._metrics.flush()
         except Exception as error:
             log.exception("the engine has stopped on a fault of its own")
             self._fail_everything(error)
@@ -351,6 +352,7 @@ class OfflineEngine:
         self._refuse(UnavailableError(f"the engine has stopped: {error!r}: reload the model"))
         for job in list(self._jobs.values()):
             self._fail(job, ServerError(f"request {job.request_id}: the engine stopped: {error!r}"))
+        self._metrics.flush()
 
 
 def _row_of(request: Request) -> Row:
