@@ -20,7 +20,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,7 +98,7 @@ async def transcribe_files(options: argparse.Namespace) -> int:
 
 async def in_order(
     items: Iterable[Item], work: Callable[[Item], Awaitable[Result]], max_running: int
-) -> AsyncIterator[tuple[Item, Result]]:
+) -> AsyncGenerator[tuple[Item, Result], None]:
     """Yield every item with the result of its work, in the items' order.
 
     At most `max_running` items are worked on at a time; a slow one holds up what is yielded, not
