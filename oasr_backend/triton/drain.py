@@ -1,0 +1,104 @@
+"""Empty a running tritonserver: refuse new requests, and wait until every accepted one is answered.
+
+SIGTERM alone does not do that. tritonserver 2.51 then first waits, taking more requests all the while, for clients to
+close their HTTP connections, which one idle keep-alive connection puts off until the exit timeout; and an open gRPC
+stream keeps it for ever. Unloading the models is exact: each goes when its last answer is out. That needs Triton's
+explicit model control, here behind a secret that no client has.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from oasr_backend.triton.options import ServerOptions
+
+HEADER = "oasr-control"
+POLL_INTERVAL_S = 0.1
+_IN_WORK = ("READY", "LOADING", "UNLOADING")
+# A proxy that the environment names is not for a server on this machine.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ModelControl:
+    """Unloads the models of one server, whose command line must have held `flags`."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_hex(16)
+
+    @staticmethod
+    def is_possible(options: ServerOptions, known_flags: frozenset[str]) -> bool:
+        """Say whether the server can be emptied this way: not where a person chose another model control."""
+        theirs = (
+            "--model-control-mode",
+            "--load-model",
+            "--http-restricted-api",
+            "--grpc-restricted-protocol",
+        )
+        return (
+            options.allow_http
+            and not any(options.has_extra(flag) for flag in theirs)
+            and {"--http-restricted-api", "--grpc-restricted-protocol"} <= known_flags
+        )
+
+    def flags(self, options: ServerOptions) -> list[str]:
+        """Return the flags that load every model at start and leave unloading to us."""
+        restriction = f"model-repository:{HEADER}={self._secret}"
+        flags = [
+            "--model-control-mode=explicit",
+            "--load-model=*",
+            f"--http-restricted-api={restriction}",
+        ]
+        return [
+            *flags,
+            *([f"--grpc-restricted-protocol={restriction}"] if options.allow_grpc else []),
+        ]
+
+    def unload_all(
+        self,
+        http_url: str,
+        timeout_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> bool:
+        """Unload every model; return True once all accepted requests are answered, False after `timeout_s` seconds.
+
+        Raises OSError where the server does not answer.
+        """
+        deadline = clock() + timeout_s
+        for name in sorted({model["name"] for model in self._index(http_url)}):
+            self._post(f"http://{http_url}/v2/repository/models/{name}/unload")
+        while any(model.get("state") in _IN_WORK for model in self._index(http_url)):
+            if clock() >= deadline:
+                return False
+            sleep(POLL_INTERVAL_S)
+        return True
+
+    def _index(self, http_url: str) -> Sequence[dict[str, Any]]:
+        models: Sequence[dict[str, Any]] = json.loads(
+            self._post(f"http://{http_url}/v2/repository/index")
+        )
+        return models
+
+    def _post(self, url: str) -> bytes:
+        request = urllib.request.Request(
+            url, data=b"{}", headers={HEADER: self._secret}, method="POST"
+        )
+        with _opener.open(request, timeout=30) as reply:
+            body: bytes = reply.read()
+            return body
+
+
+def answers(url: str) -> bool:
+    """Say whether a GET of `url` is answered with 200."""
+    try:
+        with _opener.open(url, timeout=5) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

@@ -1,0 +1,271 @@
+"""The command behind scripts/serve.sh: start a tritonserver in the foreground, say when it is ready, stop it cleanly.
+
+Knows the command line, signals and what a person reads; leaves finding and running the server to server.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO, TextIO
+
+from oasr_backend.triton.installation import LaunchError, checkout_repository
+from oasr_backend.triton.options import (
+    DEFAULT_EXIT_TIMEOUT_S,
+    DEFAULT_HTTP_MAX_INPUT_BYTES,
+    ServerOptions,
+)
+from oasr_backend.triton.preflight import DEFAULT_MIN_SHARED_MEMORY_MIB
+from oasr_backend.triton.server import TritonServer, describe_exit
+
+# What Triton prints on every machine without a GPU, where none of it matters.
+NO_GPU_NOISE = re.compile(
+    r"pinned memory pool will not be available|CUDA memory pool disabled|CudaDriverHelper has not been initialized"
+    r"|Failed to initialize NVML|DCGM unable to start"
+)
+GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+# One line each in Triton's log, with "\\n" for the line ends of a model's own message.
+START_FAILURE = re.compile(
+    r"(?P<load>failed to load '[^']*' version .*?)(\\n\\nAt:|\"?$)"
+    r"|(?P<flag>(unrecognized|ambiguous) option .*|option .* (requires|doesn't allow) .*)"
+)
+# `timeout` and some supervisors send one signal twice within milliseconds; a person presses Ctrl+C again later.
+MIN_SECOND_INTERRUPT_S = 1.0
+FORCED_EXIT_CODE = 130
+READY_TIMEOUT_S = 7 * 24 * 3600.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until a signal or a fault; return the exit code, 0 after SIGTERM or SIGINT."""
+    try:
+        options = parse_options(sys.argv[1:] if arguments is None else arguments)
+        return Launcher(TritonServer(options, log=subprocess.PIPE)).run()
+    except LaunchError as error:
+        print(f"error: {error}.", file=sys.stderr)
+        return 1
+
+
+def parse_options(arguments: Sequence[str]) -> ServerOptions:
+    """Return the options for a command line; what is not ours goes to tritonserver unchanged."""
+    known, extra_flags = _parser().parse_known_args(arguments)
+    stray = extra_flags[0] if extra_flags and not extra_flags[0].startswith("-") else None
+    if stray is not None:
+        raise LaunchError(
+            f"Argument {stray!r} is not a flag. A model repository is named by --model-repository DIR"
+        )
+    values = vars(known)
+    repositories = tuple(values.pop("model_repository") or ()) or _default_repository()
+    return ServerOptions(model_repositories=repositories, extra_flags=tuple(extra_flags), **values)
+
+
+def _default_repository() -> tuple[str, ...]:
+    directory = checkout_repository()
+    if directory is None:
+        raise LaunchError("No model repository. Name a folder of models: --model-repository DIR")
+    return (str(directory),)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="serve.sh",
+        description="Serve speech recognition with tritonserver, in the foreground.",
+        epilog="Every other flag goes to tritonserver as it is, for example --log-verbose=1 (which also shows the CUDA "
+        "messages left out on machines without a GPU).",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--model-repository",
+        "--model-store",
+        action="append",
+        metavar="DIR",
+        help="may be given several times",
+    )
+    for service, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
+        add(f"--{service}-port", type=_port, default=port, metavar="N", help=" ")
+        add(f"--allow-{service}", type=_boolean, default=True, metavar="BOOL", help=" ")
+    add(
+        "--http-address", default="0.0.0.0", metavar="IP", help="127.0.0.1 serves this machine only"
+    )
+    add("--grpc-address", default="0.0.0.0", metavar="IP", help=" ")
+    add("--metrics-address", metavar="IP", help="the HTTP address where not given")
+    add(
+        "--exit-timeout-secs",
+        dest="exit_timeout_s",
+        type=int,
+        default=DEFAULT_EXIT_TIMEOUT_S,
+        metavar="S",
+        help="how long a stop waits for the answers to accepted requests",
+    )
+    add(
+        "--http-max-input-size",
+        dest="http_max_input_bytes",
+        type=int,
+        default=DEFAULT_HTTP_MAX_INPUT_BYTES,
+        metavar="BYTES",
+        help="the largest HTTP request",
+    )
+    add(
+        "--min-shm-mib",
+        dest="min_shared_memory_mib",
+        type=int,
+        default=DEFAULT_MIN_SHARED_MEMORY_MIB,
+        metavar="MIB",
+        help="refuse to start with less free shared memory",
+    )
+    return parser
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 1 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{port} is no port: a port is a number from 1 to 65535")
+    return port
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0", "on", "off"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() in ("true", "1", "on")
+
+
+class Launcher:
+    """Runs one server in the foreground: its log to stderr, what a person waits for to stdout."""
+
+    def __init__(self, server: TritonServer, *, has_gpu: bool | None = None) -> None:
+        self._server = server
+        self._filter = LogFilter(
+            hide_noise=not (has_gpu or _has_gpu() or _is_verbose(server.options.extra_flags))
+        )
+        self._is_started = False
+        self._stopping_since: float | None = None
+        self._was_forced = False
+        self._was_ready = False
+
+    def run(self) -> int:
+        """Start the server, stay until it has gone, and return the exit code for the shell."""
+        server = self._server
+        started_s = time.monotonic()
+        _say(f"Starting {server.installation.description} ({server.installation.binary})")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        server.start()
+        self._is_started = True
+        log = threading.Thread(target=self._copy_log, args=(server.process.stdout,), daemon=True)
+        log.start()
+        threading.Thread(target=self._announce, args=(started_s,), daemon=True).start()
+        if self._stopping_since is not None:
+            self._shut_down()
+        code = server.wait()
+        log.join(timeout=10)
+        return self._conclude(code)
+
+    def _shut_down(self) -> None:
+        threading.Thread(target=self._server.shut_down, daemon=True).start()
+
+    def _copy_log(self, source: IO[bytes]) -> None:
+        if self._filter.hide_noise:
+            _say(
+                "No NVIDIA GPU here: the models run on the CPU, Triton's warnings about one are left out"
+            )
+        for line in self._filter.keep(source):
+            _write(line, sys.stderr)
+
+    def _announce(self, started_s: float) -> None:
+        try:
+            self._server.wait_ready(READY_TIMEOUT_S)
+        except LaunchError:
+            return
+        if self._stopping_since is None:
+            self._was_ready = True
+            _say(ready_text(self._server, time.monotonic() - started_s))
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._stopping_since is None:
+            self._stopping_since = now
+            limit_s = self._server.options.exit_timeout_s
+            _say(
+                f"Stopping: answers what was accepted first, for at most {limit_s} s. Ctrl+C again gives that up"
+            )
+            if self._is_started:
+                self._shut_down()
+        elif number == signal.SIGINT and now - self._stopping_since >= MIN_SECOND_INTERRUPT_S:
+            self._was_forced = True
+            self._server.kill()
+
+    def _conclude(self, code: int) -> int:
+        if self._was_forced:
+            _say("Stopped at once: what was not yet answered is lost")
+            return FORCED_EXIT_CODE
+        if self._stopping_since is not None and (code == 0 or not self._was_ready):
+            # Before it is ready tritonserver does not handle SIGTERM, and simply ends by it.
+            _say("Stopped")
+            return 0
+        reason = self._filter.failure or "its log above says why"
+        when = "" if self._was_ready else " before it was ready"
+        print(f"error: tritonserver ended{when} ({describe_exit(code)}): {reason}", file=sys.stderr)
+        return code if code > 0 else 1
+
+
+class LogFilter:
+    """Passes a server's log on, less what only frightens where there is no GPU; remembers why a start failed."""
+
+    def __init__(self, *, hide_noise: bool) -> None:
+        self.hide_noise = hide_noise
+        self.failure: str | None = None
+
+    def keep(self, lines: Iterable[bytes]) -> Iterable[str]:
+        """Yield the lines to show."""
+        for raw in lines:
+            line = raw.decode(errors="replace")
+            failure = START_FAILURE.search(line.rstrip())
+            if failure:
+                self.failure = (failure["load"] or failure["flag"]).replace("\\n", " ")
+            if not (self.hide_noise and NO_GPU_NOISE.search(line)):
+                yield line
+
+
+def ready_text(server: TritonServer, elapsed_s: float) -> str:
+    """Return the one line that says that the server is ready, after how long, and where."""
+    places = {
+        "http": f"HTTP http://{server.http_url}",
+        "grpc": f"gRPC {server.grpc_url}",
+        "metrics": f"metrics {server.metrics_url}",
+    }
+    served = [places[service] for service in server.options.endpoints()]
+    return f"Ready after {elapsed_s:.1f} s: {', '.join(served)}. Ctrl+C stops it"
+
+
+def _has_gpu() -> bool:
+    return any(device.exists() for device in GPU_DEVICES)
+
+
+def _is_verbose(flags: Iterable[str]) -> bool:
+    return any(flag.startswith("--log-verbose") and not flag.endswith("=0") for flag in flags)
+
+
+def _say(text: str) -> None:
+    _write(f"{text}\n", sys.stdout)
+
+
+def _write(text: str, stream: TextIO) -> None:
+    """Write a whole line; a reader that has gone must not end the server."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except (BrokenPipeError, ValueError):
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Pin every package that the scripts install, with its hash, after pyproject.toml has changed:
+#   pip install uv && ./scripts/lock.sh [--upgrade-package NAME]
+# The three locks agree with each other: base.txt (inside any tritonserver) is part of serve.txt (with a local
+# tritonserver and the client), which is part of test.txt. One lock holds for Python 3.11 and 3.12.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+compile() {
+    uv pip compile pyproject.toml --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_35 \
+        --generate-hashes --only-binary :all: --custom-compile-command ./scripts/lock.sh "$@"
+}
+
+compile --extra server --extra client --extra test --output-file requirements/test.txt "$@"
+compile --extra server --extra client --constraint requirements/test.txt --output-file requirements/serve.txt
+compile --constraint requirements/serve.txt --output-file requirements/base.txt
