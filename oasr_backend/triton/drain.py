@@ -28,8 +28,9 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class ModelControl:
     """Unloads the models of one server, whose command line must have held `flags`."""
 
-    def __init__(self) -> None:
+    def __init__(self, post: Callable[[str, str], bytes] | None = None) -> None:
         self._secret = secrets.token_hex(16)
+        self._post = post or _post
 
     @staticmethod
     def is_possible(options: ServerOptions, known_flags: frozenset[str]) -> bool:
@@ -73,7 +74,7 @@ class ModelControl:
         """
         deadline = clock() + timeout_s
         for name in sorted({model["name"] for model in self._index(http_url)}):
-            self._post(f"http://{http_url}/v2/repository/models/{name}/unload")
+            self._post(f"http://{http_url}/v2/repository/models/{name}/unload", self._secret)
         while any(model.get("state") in _IN_WORK for model in self._index(http_url)):
             if clock() >= deadline:
                 return False
@@ -81,18 +82,16 @@ class ModelControl:
         return True
 
     def _index(self, http_url: str) -> Sequence[dict[str, Any]]:
-        models: Sequence[dict[str, Any]] = json.loads(
-            self._post(f"http://{http_url}/v2/repository/index")
-        )
+        index = self._post(f"http://{http_url}/v2/repository/index", self._secret)
+        models: Sequence[dict[str, Any]] = json.loads(index)
         return models
 
-    def _post(self, url: str) -> bytes:
-        request = urllib.request.Request(
-            url, data=b"{}", headers={HEADER: self._secret}, method="POST"
-        )
-        with _opener.open(request, timeout=30) as reply:
-            body: bytes = reply.read()
-            return body
+
+def _post(url: str, secret: str) -> bytes:
+    request = urllib.request.Request(url, data=b"{}", headers={HEADER: secret}, method="POST")
+    with _opener.open(request, timeout=30) as reply:
+        body: bytes = reply.read()
+        return body
 
 
 def answers(url: str) -> bool:

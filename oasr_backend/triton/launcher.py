@@ -1,11 +1,10 @@
 """The command behind scripts/serve.sh: start a tritonserver in the foreground, say when it is ready, stop it cleanly.
 
-Knows the command line, signals and what a person reads; leaves finding and running the server to server.py.
+Knows signals and what a person reads; leaves finding and running the server to server.py.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import signal
 import subprocess
@@ -17,13 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TextIO
 
-from oasr_backend.triton.installation import LaunchError, checkout_repository
-from oasr_backend.triton.options import (
-    DEFAULT_EXIT_TIMEOUT_S,
-    DEFAULT_HTTP_MAX_INPUT_BYTES,
-    ServerOptions,
-)
-from oasr_backend.triton.preflight import DEFAULT_MIN_SHARED_MEMORY_MIB
+from oasr_backend.triton.command_line import parse_options
+from oasr_backend.triton.installation import LaunchError
 from oasr_backend.triton.server import TritonServer, describe_exit
 
 # What Triton prints on every machine without a GPU, where none of it matters.
@@ -51,91 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         print(f"error: {error}.", file=sys.stderr)
         return 1
-
-
-def parse_options(arguments: Sequence[str]) -> ServerOptions:
-    """Return the options for a command line; what is not ours goes to tritonserver unchanged."""
-    known, extra_flags = _parser().parse_known_args(arguments)
-    stray = extra_flags[0] if extra_flags and not extra_flags[0].startswith("-") else None
-    if stray is not None:
-        raise LaunchError(
-            f"Argument {stray!r} is not a flag. A model repository is named by --model-repository DIR"
-        )
-    values = vars(known)
-    repositories = tuple(values.pop("model_repository") or ()) or _default_repository()
-    return ServerOptions(model_repositories=repositories, extra_flags=tuple(extra_flags), **values)
-
-
-def _default_repository() -> tuple[str, ...]:
-    directory = checkout_repository()
-    if directory is None:
-        raise LaunchError("No model repository. Name a folder of models: --model-repository DIR")
-    return (str(directory),)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="serve.sh",
-        description="Serve speech recognition with tritonserver, in the foreground.",
-        epilog="Every other flag goes to tritonserver as it is, for example --log-verbose=1 (which also shows the CUDA "
-        "messages left out on machines without a GPU).",
-        allow_abbrev=False,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    add = parser.add_argument
-    add(
-        "--model-repository",
-        "--model-store",
-        action="append",
-        metavar="DIR",
-        help="may be given several times",
-    )
-    for service, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
-        add(f"--{service}-port", type=_port, default=port, metavar="N", help=" ")
-        add(f"--allow-{service}", type=_boolean, default=True, metavar="BOOL", help=" ")
-    add(
-        "--http-address", default="0.0.0.0", metavar="IP", help="127.0.0.1 serves this machine only"
-    )
-    add("--grpc-address", default="0.0.0.0", metavar="IP", help=" ")
-    add("--metrics-address", metavar="IP", help="the HTTP address where not given")
-    add(
-        "--exit-timeout-secs",
-        dest="exit_timeout_s",
-        type=int,
-        default=DEFAULT_EXIT_TIMEOUT_S,
-        metavar="S",
-        help="how long a stop waits for the answers to accepted requests",
-    )
-    add(
-        "--http-max-input-size",
-        dest="http_max_input_bytes",
-        type=int,
-        default=DEFAULT_HTTP_MAX_INPUT_BYTES,
-        metavar="BYTES",
-        help="the largest HTTP request",
-    )
-    add(
-        "--min-shm-mib",
-        dest="min_shared_memory_mib",
-        type=int,
-        default=DEFAULT_MIN_SHARED_MEMORY_MIB,
-        metavar="MIB",
-        help="refuse to start with less free shared memory",
-    )
-    return parser
-
-
-def _port(text: str) -> int:
-    port = int(text)
-    if not 1 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{port} is no port: a port is a number from 1 to 65535")
-    return port
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false", "1", "0", "on", "off"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return text.lower() in ("true", "1", "on")
 
 
 class Launcher:
