@@ -26,6 +26,12 @@ MAX_AMPLITUDE = 8.0
 """Full scale is 1. Clipped and resampled audio overshoots it by some decibels; audio beyond 18 dB above it was
 never scaled: 16-bit integers passed as floats reach thousands."""
 
+QUIET_PEAK = 0.1
+MAX_GAIN = 1_000.0
+"""Below a peak of about 0.001 the voice detector hears nothing, and Whisper tiny.en gets 11 % of the words wrong
+instead of 4 %, since its features end at a fixed floor. Amplified, quiet speech is as good as loud, and noise stays
+noise."""
+
 BLOCK_SAMPLES = 1 << 18
 """Input samples checked or resampled at a time: 1 MB, so that checking an hour needs no second hour."""
 
@@ -103,6 +109,14 @@ def resample(samples: Samples, sample_rate_hz: int) -> Samples:
     """Return the whole of `samples`, (samples,) float32, at 16 kHz: what AudioReader returns in pieces."""
     check_sample_rate(sample_rate_hz)
     return np.concatenate([*_blocks_at_16_khz(samples, sample_rate_hz), np.zeros(0, np.float32)])
+
+
+def amplified(samples: Samples) -> Samples:
+    """Return one piece, (samples,) float32, louder where it never reaches a tenth of full scale."""
+    peak = max(float(samples.max()), -float(samples.min())) if len(samples) else 0.0
+    if not 0.0 < peak < QUIET_PEAK:
+        return samples
+    return samples * np.float32(min(QUIET_PEAK / peak, MAX_GAIN))
 
 
 def _blocks_at_16_khz(samples: Samples, sample_rate_hz: int) -> Iterator[Samples]:

@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
+from oasr_backend.audio import SAMPLE_RATE_HZ, Samples, amplified
 from oasr_backend.errors import ConfigError
 
 WINDOW_SAMPLES = 512
@@ -32,11 +32,6 @@ MIN_SPEECH_WINDOWS = 2
 """64 ms. Loud white noise reached a probability of 0.43 in one window of 938, a word cut to 0.1 s three windows
 above the threshold; our shortest card
 clip has 16 of them at 8 kHz, its weakest form."""
-
-QUIET_PEAK = 0.1
-MAX_GAIN = 1_000.0
-"""The model hears nothing in speech whose peak is below about 0.001, while Whisper, which scales by the loudest
-frame, transcribes it. So quiet audio is amplified first; noise stays noise at any gain."""
 
 Probabilities = NDArray[np.float32]
 
@@ -91,11 +86,10 @@ class SpeechDetector:
         return min(middle, max_samples)
 
     def _runs(self, samples: Samples) -> Iterator[Probabilities]:
-        gain = _gain(samples)
         hidden = np.zeros((1, 1, STATE_SIZE), np.float32)
         cell = np.zeros((1, 1, STATE_SIZE), np.float32)
-        for windows in _windows(samples):
-            inputs = {"input": windows * gain, "h": hidden, "c": cell}
+        for windows in _windows(amplified(samples)):
+            inputs = {"input": windows, "h": hidden, "c": cell}
             speech, hidden, cell = self._session.run(None, inputs)
             yield speech.reshape(-1)
 
@@ -126,16 +120,14 @@ LATENESS_WEIGHT = 0.5
 
 
 def best_silence(probabilities: Probabilities) -> Silence | None:
-    """Return the best place to cut: long, late, then improbable speech; None where nobody pauses for 0.1 s.
+    """Return the best place to cut, a long and late one; None where nobody pauses for 0.1 s.
 
     probabilities: (windows,) float32, of the region where a cut may lie.
     """
 
-    def merit(silence: Silence) -> tuple[float, float]:
+    def merit(silence: Silence) -> float:
         length = min(silence.num_windows, LONG_SILENCE_WINDOWS) / LONG_SILENCE_WINDOWS
-        lateness = silence.middle / len(probabilities)
-        mean = float(np.mean(probabilities[silence.start : silence.end]))
-        return length + LATENESS_WEIGHT * lateness, -mean
+        return length + LATENESS_WEIGHT * silence.middle / len(probabilities)
 
     return max(_silences(probabilities), key=merit, default=None)
 
@@ -147,7 +139,11 @@ def quietest_point(samples: Samples, span_s: float = 0.1) -> int:
     span_steps = min(num_steps, round(span_s * 100))
     if span_steps == 0:
         return len(samples)
-    energy = np.square(samples[: num_steps * step], dtype=np.float64).reshape(num_steps, step).sum(axis=1)
+    energy = (
+        np.square(samples[: num_steps * step], dtype=np.float64)
+        .reshape(num_steps, step)
+        .sum(axis=1)
+    )
     total = np.convolve(energy, np.ones(span_steps), "valid")
     latest_first = total[::-1]  # of equal ones the latest
     return round((len(total) - 1 - int(np.argmin(latest_first)) + span_steps / 2) * step)
@@ -169,21 +165,18 @@ def _windows(samples: Samples) -> Iterator[Samples]:
         num_windows = -(-(len(run) + before - CONTEXT_SAMPLES) // WINDOW_SAMPLES)
         after = num_windows * WINDOW_SAMPLES + CONTEXT_SAMPLES - before - len(run)
         run = np.pad(run, (before, after))
-        yield np.lib.stride_tricks.sliding_window_view(run, WINDOW_SAMPLES + CONTEXT_SAMPLES)[::WINDOW_SAMPLES]
-
-
-def _gain(samples: Samples) -> np.float32:
-    if len(samples) == 0:
-        return np.float32(1.0)
-    peak = max(float(samples.max()), -float(samples.min()))
-    return np.float32(min(MAX_GAIN, max(1.0, QUIET_PEAK / max(peak, 1e-12))))
+        yield np.lib.stride_tricks.sliding_window_view(run, WINDOW_SAMPLES + CONTEXT_SAMPLES)[
+            ::WINDOW_SAMPLES
+        ]
 
 
 def _shipped_model() -> Path:
     """Find the file without importing faster-whisper, which would load a video library with it."""
     spec = find_spec("faster_whisper")
     folders = list(spec.submodule_search_locations or []) if spec else []
-    found = sorted(path for folder in folders for path in Path(folder, "assets").glob("silero_vad*.onnx"))
+    found = sorted(
+        path for folder in folders for path in Path(folder, "assets").glob("silero_vad*.onnx")
+    )
     if not found:
         raise ConfigError(
             "no silero_vad*.onnx was found in the package faster_whisper, which finds speech and silence: "

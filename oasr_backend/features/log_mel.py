@@ -45,10 +45,14 @@ def log_mel(samples: Samples, num_mels: int = 80) -> Features:
     num_frames = frames_touched(len(samples))
     if num_frames == 0:
         return np.zeros((num_mels, 0), np.float32)
-    frames = np.lib.stride_tricks.sliding_window_view(_centred(samples, num_frames), NUM_FFT)[::HOP_SAMPLES]
+    frames = np.lib.stride_tricks.sliding_window_view(_centred(samples, num_frames), NUM_FFT)[
+        ::HOP_SAMPLES
+    ]
     spectrum = np.fft.rfft(frames * _hann_window(), axis=1).astype(np.complex64)
     power = spectrum.real**2 + spectrum.imag**2
-    log_power: Features = np.log10(np.maximum(_mel_filters(num_mels) @ power.T, np.float32(FLOOR_POWER)))
+    log_power: Features = np.log10(
+        np.maximum(_mel_filters(num_mels) @ power.T, np.float32(FLOOR_POWER))
+    )
     floored = np.maximum(log_power, log_power.max() - DYNAMIC_RANGE)
     return np.asarray((floored + 4.0) / 4.0, dtype=np.float32)
 

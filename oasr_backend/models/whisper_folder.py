@@ -79,7 +79,9 @@ def _from_hub(name: str) -> Path:
         return Path(download_model(name, local_files_only=True))
     try:
         return Path(download_model(name))
-    except Exception as error:  # the hub's client and its HTTP library raise dozens of unrelated types
+    except (
+        Exception
+    ) as error:  # the hub's client and its HTTP library raise dozens of unrelated types
         reason = str(error).strip().split("\n")[0]
         raise ConfigError(
             f"model_dir is {name!r}, a model hub's name, and could not be downloaded "

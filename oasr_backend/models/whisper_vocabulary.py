@@ -81,7 +81,9 @@ class Vocabulary:
         """
         groups: list[WordTokens] = []
         for unit in self._characters(tokens):
-            if groups and not _starts_word(groups[-1].text, unit.text, language in UNSPACED_LANGUAGES):
+            if groups and not _starts_word(
+                groups[-1].text, unit.text, language in UNSPACED_LANGUAGES
+            ):
                 last = groups[-1]
                 groups[-1] = WordTokens(last.text + unit.text, last.num_tokens + unit.num_tokens)
             else:
@@ -118,7 +120,11 @@ def _printable_alphabet() -> dict[str, int]:
 
     Bytes that print as Latin-1 stand for themselves, the others for U+0100 onwards in their order.
     """
-    own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    own = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     others = sorted(set(range(256)) - set(own))
     return {chr(byte): byte for byte in own} | {chr(256 + i): byte for i, byte in enumerate(others)}
 

@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 from oasr_backend.audio import (
     BLOCK_SAMPLES,
     AudioReader,
+    amplified,
     check_duration,
     check_sample_rate,
     check_samples,
@@ -181,3 +182,15 @@ def test_a_cut_sees_more_than_a_piece_and_bounded_read_ahead():
 
     list(pieces(AudioReader(noise(50_000)), 10_000, cut))
     assert set(seen) == {10_001}
+
+
+def test_quiet_audio_is_amplified_to_a_tenth_and_no_further_than_a_thousandfold():
+    assert np.abs(amplified(0.001 * tone(16_000))).max() == pytest.approx(0.1, rel=1e-3)
+    assert amplified(with_value(1e-6, 3))[3] == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    "samples", [np.zeros(0, np.float32), np.zeros(5, np.float32), with_value(-0.1, 2)]
+)
+def test_loud_audio_and_silence_stay_as_they_are(samples):
+    assert amplified(samples) is samples
