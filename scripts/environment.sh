@@ -36,7 +36,7 @@ install_lock() {
     touch .venv/.installing
     rm -f .venv/.installed-*
     [ -t 2 ] && quiet=
-    echo "Installing $(grep -c '==' "requirements/$lock.txt") packages into .venv (about 1 GB; only this first time)" >&2
+    echo "Installing $(grep -c '==' "requirements/$lock.txt") packages into .venv (about 1 GB the first time)" >&2
     # shellcheck disable=SC2086
     .venv/bin/python -m pip install $quiet --disable-pip-version-check --no-input --no-deps --only-binary :all: \
         --require-hashes --requirement "requirements/$lock.txt" >&2 ||

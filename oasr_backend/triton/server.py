@@ -39,7 +39,7 @@ __all__ = ["LaunchError", "ServerOptions", "TritonServer"]
 # A drained server that does not go by itself only waits for clients to hang up.
 IDLE_EXIT_TIMEOUT_S = 4.0
 # Stubs notice within a second that their server is gone.
-STUB_EXIT_TIMEOUT_S = 10.0
+STUB_EXIT_TIMEOUT_S = 3.0
 POLL_INTERVAL_S = 0.1
 
 _server_numbers = itertools.count()

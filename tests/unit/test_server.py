@@ -144,8 +144,9 @@ class TestEnvironment:
             (
                 {f"libpython{PYTHON_VERSION}.so.1.0": "not found"},
                 (
-                    f"Python {PYTHON_VERSION} has no shared library on this machine (libpython{PYTHON_VERSION}.so.1.0), which "
-                    f"tritonserver needs to run models. Run: sudo apt-get install libpython{PYTHON_VERSION}"
+                    f"Python {PYTHON_VERSION} has no shared library on this machine "
+                    f"(libpython{PYTHON_VERSION}.so.1.0), which tritonserver needs to run models. "
+                    f"Run: sudo apt-get install libpython{PYTHON_VERSION}"
                 ),
             ),
             (
