@@ -1,0 +1,35 @@
+"""scripts/perf_analyzer.sh against a running server."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from oasr_backend.triton.installation import LaunchError
+from oasr_backend.triton.perf_analyzer import find_perf_analyzer
+from tests.e2e.server_fixture import ROOT
+
+
+def test_reports_throughput_and_latency_of_real_clips(asr_server):
+    try:
+        find_perf_analyzer()
+    except LaunchError as error:
+        pytest.skip(f"no perf_analyzer here: {error}")
+    done = subprocess.run(
+        [
+            ROOT / "scripts" / "perf_analyzer.sh",
+            f"--url={asr_server.grpc_url}",
+            "--concurrency-range=2",
+            "--request-count=5",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "Successfully read data for 1 stream/streams with 5 step/steps." in done.stdout
+    assert "Concurrency: 2, throughput: " in done.stdout
+    assert "Failed request count" not in done.stdout
