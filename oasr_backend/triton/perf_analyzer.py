@@ -43,7 +43,7 @@ NEWER_RELEASES = {
 DEFAULT_FLAGS = {
     ("-m", "--model-name"): "asr_offline",
     ("-i", "--protocol"): "grpc",
-    ("-u", "--url"): "localhost:8001",
+    ("-u",): "localhost:8001",
     ("--concurrency-range", "--request-rate-range", "--periodic-concurrency-range"): "4",
 }
 

@@ -19,7 +19,8 @@ def test_reports_throughput_and_latency_of_real_clips(asr_server):
     done = subprocess.run(
         [
             ROOT / "scripts" / "perf_analyzer.sh",
-            f"--url={asr_server.grpc_url}",
+            "-u",
+            asr_server.grpc_url,
             "--concurrency-range=2",
             "--request-count=5",
         ],
