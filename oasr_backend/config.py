@@ -93,7 +93,9 @@ def read_options(options_type: type[T], values: Mapping[str, str], **given: Any)
     """
     hints = get_type_hints(options_type)
     names = {f.name for f in fields(options_type)}  # type: ignore[arg-type]
-    read = {name: _read_one(name, text, hints[name]) for name, text in values.items() if name in names}
+    read = {
+        name: _read_one(name, text, hints[name]) for name, text in values.items() if name in names
+    }
     return options_type(**{**read, **given})
 
 

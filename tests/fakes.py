@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from oasr_backend.errors import ClientError
-from oasr_backend.models.base import Prepared, Samples, Transcript, TranscribeOptions
+from oasr_backend.models.base import Prepared, Samples, TranscribeOptions, Transcript
 
 
 class FakeClock:

@@ -29,7 +29,7 @@ class Utterance:
     request_id: str
     samples: Samples
     sample_rate_hz: int = 16000
-    options: TranscribeOptions = TranscribeOptions()
+    options: TranscribeOptions = field(default_factory=TranscribeOptions)
     priority: int = 0
     tenant: str | None = None
     deadline_s: float = inf

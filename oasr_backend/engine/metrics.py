@@ -48,7 +48,9 @@ METRICS: dict[str, MetricDefinition] = {
         "Rows of one forward",
         tuple(float(n) for n in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 128)),
     ),
-    "oasr_step_seconds": MetricDefinition(MetricKind.HISTOGRAM, "One forward, decoding included", _SECONDS),
+    "oasr_step_seconds": MetricDefinition(
+        MetricKind.HISTOGRAM, "One forward, decoding included", _SECONDS
+    ),
 }
 
 

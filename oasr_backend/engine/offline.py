@@ -83,7 +83,9 @@ class OfflineEngine:
 
     def close(self) -> None:
         """Accept nothing more, answer what was accepted, and stop."""
-        self._refuse(UnavailableError("the engine is shutting down: send the request to another server"))
+        self._refuse(
+            UnavailableError("the engine is shutting down: send the request to another server")
+        )
         self._inbox.leave(lambda: None)
         if self._thread.is_alive():
             self._thread.join()
@@ -99,9 +101,7 @@ class OfflineEngine:
     def check(self, utterance: Utterance) -> None:
         """Raise ClientError where an utterance cannot be accepted whatever the load; looks at no sample."""
         check_sample_rate(utterance.sample_rate_hz)
-        check_duration(
-            len(utterance.samples), utterance.sample_rate_hz, self._config.max_audio_s
-        )
+        check_duration(len(utterance.samples), utterance.sample_rate_hz, self._config.max_audio_s)
         self._recognizer.check_options(utterance.options)
 
     def add_request(self, utterance: Utterance, on_done: OnDone) -> None:
@@ -157,7 +157,9 @@ class OfflineEngine:
             failure: AsrError = error
         except Exception as error:
             log.exception("request %s: its audio could not be prepared", job.request_id)
-            failure = ServerError(f"request {job.request_id}: preparing the audio failed: {error!r}")
+            failure = ServerError(
+                f"request {job.request_id}: preparing the audio failed: {error!r}"
+            )
         else:
             self._inbox.leave(lambda: self._enqueue(job, row, is_last))
             return
@@ -297,7 +299,9 @@ class OfflineEngine:
         """Transcribe a batch; where it fails, each row alone, so that only the guilty one fails."""
         try:
             transcripts = self._recognizer.transcribe([r.prepared for r in rows if r.prepared])
-            assert len(transcripts) == len(rows), f"{len(transcripts)} transcripts of {len(rows)} rows"
+            assert len(transcripts) == len(rows), (
+                f"{len(transcripts)} transcripts of {len(rows)} rows"
+            )
             return transcripts
         except Exception as error:
             ids = ", ".join(row.job.request_id for row in rows)

@@ -7,7 +7,6 @@ from typing import Any
 
 from oasr_backend.engine.metrics import METRICS, MetricKind
 
-
 Key = tuple[Any, ...]
 """A metric's name, then its labels as (name, value) pairs."""
 

@@ -60,7 +60,9 @@ class OfflineModel:
             reply.fail(error)
         except Exception as error:
             log.exception("request %r could not be read", request.request_id())
-            reply.fail(ServerError(f"request {request.request_id()!r}: reading it failed: {error!r}"))
+            reply.fail(
+                ServerError(f"request {request.request_id()!r}: reading it failed: {error!r}")
+            )
         else:
             self._add(utterances, reply)
 

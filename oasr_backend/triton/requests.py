@@ -131,5 +131,3 @@ def _tensor(pb_utils: Any, request: Any, name: str) -> NDArray[Any]:
         raise ClientError(f"input {name} is missing: send it")
     array: NDArray[Any] = tensor.as_numpy()
     return array
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import urllib.request
@@ -10,13 +11,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import soundfile
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
+
+from oasr_backend.triton.server import ServerOptions, TritonServer
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
@@ -55,7 +58,9 @@ class TritonPythonModel:
 '''
 
 
-def copy_model(repository: Path, name: str = "asr_offline", model_py: str | None = None, **edits: str) -> Path:
+def copy_model(
+    repository: Path, name: str = "asr_offline", model_py: str | None = None, **edits: str
+) -> Path:
     """Copy the shipped model into `repository` under a name; edit parameters, or fields as `max_queue_size`."""
     folder = repository / name
     shutil.copytree(SHIPPED / "asr_offline", folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -107,6 +112,28 @@ class Answer:
         return text
 
 
+def serve(repository: Path, log: IO[bytes], **options: Any) -> TritonServer:
+    """Return a server of a repository at free ports, to be started by `with`; it writes to `log`."""
+    return TritonServer(
+        ServerOptions(model_repositories=(str(repository),), **options).with_free_ports(), log=log
+    )
+
+
+def stub_pid(server: TritonServer, model: str) -> int:
+    """Return the process of a model: the stub that was started with its model.py."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            session = os.getsid(int(entry.name))
+        except (OSError, ValueError):
+            continue
+        if session == server.process.pid and any(
+            f"/{model}/1/model.py".encode() in word for word in words
+        ):
+            return int(entry.name)
+    raise AssertionError(f"no stub runs {model}")
+
+
 class Client:
     """Sends utterances to one model of a server, over gRPC or HTTP."""
 
@@ -116,10 +143,18 @@ class Client:
         self.triton = (
             grpcclient.InferenceServerClient(server.grpc_url)
             if protocol == "grpc"
-            else httpclient.InferenceServerClient(server.http_url, concurrency=16, network_timeout=300)
+            else httpclient.InferenceServerClient(
+                server.http_url, concurrency=16, network_timeout=300
+            )
         )
 
-    def request(self, rows: Sequence[np.ndarray], lengths: Sequence[int] | None = None, details: bool = False, **parameters: Any) -> dict[str, Any]:
+    def request(
+        self,
+        rows: Sequence[np.ndarray],
+        lengths: Sequence[int] | None = None,
+        details: bool = False,
+        **parameters: Any,
+    ) -> dict[str, Any]:
         """Return the arguments of `infer`: rows padded with 0 to the longest."""
         longest = max(len(row) for row in rows)
         wav = np.zeros((len(rows), longest), np.float32)
@@ -129,7 +164,12 @@ class Client:
         inputs = [self._input("WAV", wav, "FP32"), self._input("WAV_LENS", counts, "INT32")]
         names = ["TRANSCRIPTS", *(["DETAILS"] if details else [])]
         outputs = [self._module.InferRequestedOutput(name) for name in names]
-        return {"model_name": self.model, "inputs": inputs, "outputs": outputs, "parameters": parameters or None}
+        return {
+            "model_name": self.model,
+            "inputs": inputs,
+            "outputs": outputs,
+            "parameters": parameters or None,
+        }
 
     def transcribe(self, *rows: np.ndarray, **options: Any) -> Answer:
         result = self.triton.infer(**self.request(rows, **options))
@@ -139,16 +179,22 @@ class Client:
             [] if details is None else [json.loads(row[0]) for row in details],
         )
 
-    def try_transcribe(self, *rows: np.ndarray, **options: Any) -> Answer | InferenceServerException:
+    def try_transcribe(
+        self, *rows: np.ndarray, **options: Any
+    ) -> Answer | InferenceServerException:
         try:
             return self.transcribe(*rows, **options)
         except InferenceServerException as error:
             return error
 
-    def transcribe_at_once(self, utterances: Sequence[np.ndarray], **options: Any) -> list[Answer | InferenceServerException]:
+    def transcribe_at_once(
+        self, utterances: Sequence[np.ndarray], **options: Any
+    ) -> list[Answer | InferenceServerException]:
         """Send every utterance as a request of its own, all at the same time."""
         with ThreadPoolExecutor(len(utterances)) as pool:
-            return list(pool.map(lambda samples: self.try_transcribe(samples, **options), utterances))
+            return list(
+                pool.map(lambda samples: self.try_transcribe(samples, **options), utterances)
+            )
 
     def _input(self, name: str, array: np.ndarray, datatype: str) -> Any:
         tensor = self._module.InferInput(name, array.shape, datatype)

@@ -12,23 +12,20 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from oasr_backend.triton.server import ServerOptions, TritonServer
+from oasr_backend.triton.server import TritonServer
 from oasr_backend.wer import word_error_rate
 from tests.e2e.asr import (
     FAULTY_MODEL,
+    SHIPPED,
     Client,
     batch_sizes,
     clips,
     copy_model,
     metrics,
     references,
+    serve,
+    stub_pid,
 )
-
-
-def serve(repository, log, **options):
-    return TritonServer(
-        ServerOptions(model_repositories=(str(repository),), **options).with_free_ports(), log=log
-    )
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +36,6 @@ def log(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(log):
-    from tests.e2e.asr import SHIPPED
-
     with serve(SHIPPED, log) as running:
         yield running
 
@@ -54,7 +49,9 @@ def client(server):
 def alone(client):
     """The text of every clip at hand, each sent alone."""
     everything = clips("librivox") | clips("cards") | clips("commands")
-    return {name: (samples, client.transcribe(samples).text) for name, samples in everything.items()}
+    return {
+        name: (samples, client.transcribe(samples).text) for name, samples in everything.items()
+    }
 
 
 def test_read_speech_is_understood(alone):
@@ -87,7 +84,8 @@ def test_details_hold_words_in_order_and_what_it_took(client, alone):
     assert " ".join(word["word"] for word in details["words"]) == text
     edges = [edge for word in details["words"] for edge in (word["start_s"], word["end_s"])]
     assert edges == sorted(edges)
-    assert 0 <= edges[0] and edges[-1] <= details["duration_s"] == pytest.approx(7.1, abs=0.01)
+    assert edges[0] >= 0
+    assert edges[-1] <= details["duration_s"] == pytest.approx(7.1, abs=0.01)
     assert all(0 <= word["confidence"] <= 1 for word in details["words"])
     assert details["batch_sizes"] == [1]
     assert details["compute_s"] > 0
@@ -132,15 +130,19 @@ BAD = [
         "negative length",
         [TEN_MS],
         {"lengths": [-1]},
-        "WAV_LENS is -1 in row 0; it must be from 0 to 160, the samples in WAV's row: "
-        "send the number of samples that are not padding",
+        (
+            "WAV_LENS is -1 in row 0; it must be from 0 to 160, the samples in WAV's row: "
+            "send the number of samples that are not padding"
+        ),
     ),
     (
         "length beyond the row",
         [TEN_MS, TEN_MS],
         {"lengths": [160, 161]},
-        "WAV_LENS is 161 in row 1; it must be from 0 to 160, the samples in WAV's row: "
-        "send the number of samples that are not padding",
+        (
+            "WAV_LENS is 161 in row 1; it must be from 0 to 160, the samples in WAV's row: "
+            "send the number of samples that are not padding"
+        ),
     ),
     (
         "too long",
@@ -152,8 +154,10 @@ BAD = [
         "rate too low",
         [TEN_MS],
         {"sample_rate": 7999},
-        "sample_rate is 7999 Hz; allowed are 8000 to 192000 Hz: "
-        "send the rate at which the samples were recorded, or resample them",
+        (
+            "sample_rate is 7999 Hz; allowed are 8000 to 192000 Hz: "
+            "send the rate at which the samples were recorded, or resample them"
+        ),
     ),
     (
         "rate no number",
@@ -177,8 +181,10 @@ BAD = [
         "language of another model",
         [TEN_MS],
         {"language": "fr"},
-        "language is 'fr', but the model is English-only: leave language out or set it to 'en', or "
-        "serve a multilingual model (model_dir)",
+        (
+            "language is 'fr', but the model is English-only: leave language out or set it to 'en', or "
+            "serve a multilingual model (model_dir)"
+        ),
     ),
     (
         "no deadline",
@@ -190,7 +196,9 @@ BAD = [
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-@pytest.mark.parametrize(("rows", "options", "text"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
+@pytest.mark.parametrize(
+    ("rows", "options", "text"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD]
+)
 def test_bad_input_is_refused_in_words(server, rows, options, text, protocol):
     with pytest.raises(InferenceServerException) as caught:
         Client(server, protocol=protocol).transcribe(*rows, **options)
@@ -252,7 +260,11 @@ def test_metrics_tell_outcomes_and_audio(server, client, alone):
     deadline = time.monotonic() + 10
     while True:
         after = metrics(server)
-        grown = {o: after[name % o] - before.get(name % o, 0) for o in ("ok", "client_error") if name % o in after}
+        grown = {
+            o: after[name % o] - before.get(name % o, 0)
+            for o in ("ok", "client_error")
+            if name % o in after
+        }
         if grown == {"ok": 1, "client_error": 1} or time.monotonic() > deadline:
             break
         time.sleep(0.05)
@@ -310,7 +322,9 @@ def test_a_request_that_makes_the_runtime_raise_fails_alone(holding, alone):
 
     sender = threading.Thread(target=send)
     sender.start()
-    wait_until(lambda: metrics(holding.server).get('oasr_backlog_requests{model="asr_offline"}') == 5)
+    wait_until(
+        lambda: metrics(holding.server).get('oasr_backlog_requests{model="asr_offline"}') == 5
+    )
     holding.release()
     sender.join(120)
     *good, bad = results["answers"]
@@ -320,7 +334,9 @@ def test_a_request_that_makes_the_runtime_raise_fails_alone(holding, alone):
     assert bad.status() == "StatusCode.INTERNAL"
 
 
-def test_beyond_the_backlog_requests_are_refused_at_once_and_the_accepted_ones_come_back_right(holding, alone):
+def test_beyond_the_backlog_requests_are_refused_at_once_and_the_accepted_ones_come_back_right(
+    holding, alone
+):
     samples, text = alone["001.wav"]
     # 20 in the backlog, up to 16 in the call that is held, 8 in Triton's queue.
     refused, answered = [], []
@@ -349,7 +365,9 @@ def test_a_cancelled_request_does_not_run(holding, alone):
     name = 'oasr_requests_total{model="asr_offline",outcome="cancelled"}'
     first = threading.Thread(target=holding.client.transcribe, args=(alone["001.wav"][0],))
     first.start()
-    wait_until(lambda: metrics(holding.server).get('oasr_backlog_requests{model="asr_offline"}', 0) >= 1)
+    wait_until(
+        lambda: metrics(holding.server).get('oasr_backlog_requests{model="asr_offline"}', 0) >= 1
+    )
     call = holding.client.triton.async_infer(
         callback=lambda result, error: cancelled.set(), **holding.client.request([samples])
     )
@@ -405,7 +423,9 @@ def test_stopping_under_load_answers_what_was_accepted_and_leaves_no_process(tmp
     holding.hold()
     stub = stub_pid(server, "asr_offline")
     results = []
-    sender = threading.Thread(target=lambda: results.extend(holding.client.transcribe_at_once([samples] * 12)))
+    sender = threading.Thread(
+        target=lambda: results.extend(holding.client.transcribe_at_once([samples] * 12))
+    )
     sender.start()
     wait_until(lambda: metrics(server).get('oasr_backlog_requests{model="asr_offline"}') == 12)
     server.terminate()
@@ -422,7 +442,10 @@ def test_stopping_under_load_answers_what_was_accepted_and_leaves_no_process(tmp
     ("edits", "reason"),
     [
         ({"max_wating": "3"}, "parameters hold max_wating = '3', which is no option"),
-        ({"max_batch_size": "4"}, "preferred_batch_size holds 8; every size must be from 1 to max_batch_size (4)"),
+        (
+            {"max_batch_size": "4"},
+            "preferred_batch_size holds 8; every size must be from 1 to max_batch_size (4)",
+        ),
         ({"model_dir": "/no/such/folder"}, "/no/such/folder"),
     ],
 )
@@ -432,19 +455,6 @@ def test_a_wrong_configuration_refuses_to_load_and_says_why(tmp_path, edits, rea
     with path.open("wb") as file, pytest.raises(Exception, match="ended before it was ready"):
         serve(tmp_path, file).__enter__()
     assert reason in path.read_text()
-
-
-def stub_pid(server, model):
-    """Return the process of a model: the stub that was started with its model.py."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            session = os.getsid(int(entry.name))
-        except (OSError, ValueError):
-            continue
-        if session == server.process.pid and any(f"/{model}/1/model.py".encode() in word for word in words):
-            return int(entry.name)
-    raise AssertionError(f"no stub runs {model}")
 
 
 def wait_until(condition, timeout_s=30):

@@ -9,7 +9,19 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "oasr_backend"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-LAYERS = ["triton", "engine", "models", "segment", "vad", "features", "audio", "scheduler", "request", "config", "errors"]
+LAYERS = [
+    "triton",
+    "engine",
+    "models",
+    "segment",
+    "vad",
+    "features",
+    "audio",
+    "scheduler",
+    "request",
+    "config",
+    "errors",
+]
 """From the top down: a module imports from its own layer and from lower ones."""
 
 LOWER_BUT_KNOWN = {
@@ -63,6 +75,8 @@ def test_serving_never_imports_torch():
     assert not [path for path in SOURCES if "torch" in {m.split(".")[0] for m in imports_of(path)}]
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("model_repository/*/1/model.py")), ids=lambda p: p.parts[-3])
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("model_repository/*/1/model.py")), ids=lambda p: p.parts[-3]
+)
 def test_a_model_py_stays_thin(path):
     assert len(path.read_text().splitlines()) <= 40

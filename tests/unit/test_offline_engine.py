@@ -16,7 +16,7 @@ from oasr_backend.errors import (
     ServerError,
     UnavailableError,
 )
-from oasr_backend.models.base import Transcript, TranscribeOptions
+from oasr_backend.models.base import TranscribeOptions, Transcript
 from tests.fakes import POISON, UNPREPARABLE, FakeClock, FakeRecognizer, InlineExecutor
 
 
@@ -28,8 +28,12 @@ class Driver:
         self.recognizer = recognizer or FakeRecognizer(self.clock)
         self.recognizer.clock = self.clock
         self.metrics = MemoryMetrics()
-        config = EngineConfig(**{"max_batch_size": 4, "max_wait_time": 0.2, "schedule_policy": "fcfs", **options})
-        self.engine = OfflineEngine(config, self.recognizer, self.metrics, self.clock, InlineExecutor())
+        config = EngineConfig(
+            **{"max_batch_size": 4, "max_wait_time": 0.2, "schedule_policy": "fcfs", **options}
+        )
+        self.engine = OfflineEngine(
+            config, self.recognizer, self.metrics, self.clock, InlineExecutor()
+        )
         self.results = {}
 
     def add(self, name, num_samples, first_sample=0.5, **options):
@@ -96,7 +100,10 @@ def test_a_failing_batch_fails_only_the_guilty_one(guilty):
     expected = {str(i): str(1600 + i) for i in range(4)} | {str(guilty): None}
     assert driver.texts() == expected
     assert driver.errors() == {
-        str(guilty): (ServerError, f"request {guilty}: transcribing failed: RuntimeError('poisoned')")
+        str(guilty): (
+            ServerError,
+            f"request {guilty}: transcribing failed: RuntimeError('poisoned')",
+        )
     }
 
 
@@ -321,7 +328,9 @@ def test_closing_answers_what_was_accepted_and_refuses_what_comes_after():
 
 
 def test_held_work_runs_by_itself_once_it_is_due():
-    engine = threaded_engine(FakeRecognizer(), max_batch_size=4, preferred_batch_size=(4,), max_wait_time=0.02)
+    engine = threaded_engine(
+        FakeRecognizer(), max_batch_size=4, preferred_batch_size=(4,), max_wait_time=0.02
+    )
     answered = threading.Event()
     engine.add_request(ones("a"), lambda result: answered.set())
     assert answered.wait(30)

@@ -121,7 +121,13 @@ def test_within_a_class_arrival_order_is_kept():
     scheduler = make(max_batch_size=1)
     for name, priority in [("a", 5), ("b", 0), ("c", 2), ("d", 5), ("e", 0)]:
         scheduler.add_request(Request(name, 100, priority=priority))
-    assert [ids(scheduler.schedule().offline_batch)[0] for _ in range(5)] == ["b", "e", "c", "a", "d"]
+    assert [ids(scheduler.schedule().offline_batch)[0] for _ in range(5)] == [
+        "b",
+        "e",
+        "c",
+        "a",
+        "d",
+    ]
 
 
 def test_equal_arrivals_go_by_request_id():

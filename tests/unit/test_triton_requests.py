@@ -16,7 +16,10 @@ KNOWN = "sample_rate, language, task, priority, scheduling_priority, tenant, dea
     [
         ({}, RequestOptions(16000, None, "transcribe", 0, None, inf)),
         ({"sample_rate": 8000}, RequestOptions(sample_rate_hz=8000)),
-        ({"sample_rate": "44100"}, RequestOptions(sample_rate_hz=44100)),  # as forwarded headers come
+        (
+            {"sample_rate": "44100"},
+            RequestOptions(sample_rate_hz=44100),
+        ),  # as forwarded headers come
         ({"language": "en", "task": "translate"}, RequestOptions(language="en", task="translate")),
         ({"priority": 2}, RequestOptions(priority=2)),
         ({"scheduling_priority": 3, "priority": 2}, RequestOptions(priority=3)),

@@ -38,7 +38,10 @@ def test_none_and_inf_are_readable():
 @pytest.mark.parametrize(
     ("config", "start"),
     [
-        (model_config(max_wating="3"), "parameters hold max_wating = '3', which is no option; it must be one of "),
+        (
+            model_config(max_wating="3"),
+            "parameters hold max_wating = '3', which is no option; it must be one of ",
+        ),
         (model_config(max_waiting="many"), "max_waiting is 'many'; it must be a whole number"),
         (model_config(max_waiting="0"), "max_waiting is 0; it must be at least 1: raise it"),
         (model_config(max_wait_time="nan"), "max_wait_time is 'nan'; it must be a number"),
@@ -46,15 +49,20 @@ def test_none_and_inf_are_readable():
         (model_config(model_family="kaldi"), "model_family is 'kaldi'; it must be one of whisper"),
         (
             model_config(max_batch_size=4, sizes=(1, 8)),
-            "preferred_batch_size holds 8; every size must be from 1 to max_batch_size (4): "
-            "drop it or raise max_batch_size",
+            (
+                "preferred_batch_size holds 8; every size must be from 1 to max_batch_size (4): "
+                "drop it or raise max_batch_size"
+            ),
         ),
         (model_config(max_batch_size=0), "max_batch_size is 0; it must be at least 1: raise it"),
         (
             model_config(preferred_batch_size="4"),
             "parameters hold preferred_batch_size = '4'; it is a field of config.pbtxt itself: ",
         ),
-        (model_config(fixed_window_frames="3"), "parameters hold fixed_window_frames = '3', which is no option"),
+        (
+            model_config(fixed_window_frames="3"),
+            "parameters hold fixed_window_frames = '3', which is no option",
+        ),
     ],
 )
 def test_a_wrong_configuration_refuses_to_load(config, start):

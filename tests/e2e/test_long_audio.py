@@ -1,0 +1,62 @@
+"""An hour in one request: whole, in order, and in memory that does not grow with it beyond the samples themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oasr_backend.wer import word_error_rate
+from tests.e2e.asr import SHIPPED, Client, clips, references, serve, stub_pid
+
+HOUR_S = 3600
+
+
+def an_hour() -> tuple[np.ndarray, str]:
+    """Return read speech joined to an hour, half a second between the clips, and its words."""
+    pause = np.zeros(8000, np.float32)
+    spoken, words = clips(), references()
+    names = list(words)
+    parts, texts, num_samples = [], [], 0
+    rng = np.random.default_rng(0)
+    while num_samples < HOUR_S * 16000:
+        name = names[rng.integers(len(names))]
+        parts += [spoken[name], pause]
+        texts.append(words[name])
+        num_samples += len(spoken[name]) + len(pause)
+    return np.concatenate(parts)[: HOUR_S * 16000], " ".join(texts)
+
+
+def peak_memory_mb(pid: int) -> float:
+    """Return the most resident memory that a process ever had."""
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    return int(status["VmHWM"].split()[0]) / 1024
+
+
+@pytest.mark.timeout(900)
+def test_an_hour_comes_back_whole_and_in_order_in_bounded_memory(tmp_path):
+    samples, expected = an_hour()
+    samples_mb = samples.nbytes / 2**20
+    with (tmp_path / "server.log").open("wb") as log, serve(SHIPPED, log) as server:
+        client = Client(server)
+        client.transcribe(samples[: 30 * 16000], details=True)
+        pid = stub_pid(server, "asr_offline")
+        before_mb = peak_memory_mb(pid)
+        answer = client.transcribe(samples, details=True)
+        growth_mb = peak_memory_mb(pid) - before_mb
+    [details] = answer.details
+    error_rate = word_error_rate([expected], [answer.text])
+    print(
+        f"an hour: word error rate {error_rate:.1%}, memory {before_mb:.0f} MB and {growth_mb:.0f} MB more"
+    )
+    # Words lost or moved where a piece ends would show here: a tenth of the pieces, twice over.
+    assert error_rate <= 0.10
+    starts = [word["start_s"] for word in details["words"]]
+    assert starts == sorted(starts)
+    assert starts[-1] > HOUR_S - 20
+    assert details["duration_s"] == HOUR_S
+    # The samples once in the shared memory of the request and once in the engine, then a few pieces at a time.
+    assert growth_mb <= 2 * samples_mb + 100
