@@ -10,12 +10,8 @@ from dataclasses import dataclass, field
 from math import inf
 
 from oasr_backend.errors import AsrError
-from oasr_backend.models.base import Prepared, Samples, TranscribeOptions, Transcript, Word
+from oasr_backend.models.base import UNSPACED_LANGUAGES, Prepared, Samples, TranscribeOptions, Transcript, Word
 from oasr_backend.segment import Piece
-
-UNSPACED_LANGUAGES = frozenset({"zh", "yue", "ja", "th", "lo", "my", "km", "bo"})
-"""Languages written without spaces between words: their pieces are joined without one."""
-
 
 @dataclass(frozen=True, slots=True)
 class Utterance:

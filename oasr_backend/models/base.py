@@ -19,6 +19,10 @@ FRAMES_PER_SECOND = 100
 """Durations are counted in frames of 10 ms everywhere, as Kaldi and Whisper do."""
 
 
+UNSPACED_LANGUAGES = frozenset({"bo", "ja", "km", "lo", "my", "th", "yue", "zh"})
+"""Languages written without spaces between words."""
+
+
 @dataclass(frozen=True, slots=True)
 class TranscribeOptions:
     """What a client may ask of one utterance.

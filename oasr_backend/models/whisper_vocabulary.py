@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oasr_backend.errors import ConfigError
-
-UNSPACED_LANGUAGES = frozenset({"bo", "ja", "km", "lo", "my", "th", "yue", "zh"})
-"""Written without spaces between words: there every character counts as a word, save for Latin words."""
+from oasr_backend.models.base import UNSPACED_LANGUAGES
 
 OPENING = frozenset("\"'“‘¿¡([{«„「『《（-")
 LANGUAGE_TOKEN = re.compile(r"<\|([a-z]{2,3})\|>")

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse_options(sys.argv[1:] if arguments is None else arguments)
         return Launcher(TritonServer(options, log=subprocess.PIPE)).run()
     except LaunchError as error:
-        print(f"error: {error}.", file=sys.stderr)
+        _complain(f"{error}.")
         return 1
 
 
@@ -120,9 +120,16 @@ class Launcher:
             # Before it is ready tritonserver does not handle SIGTERM, and simply ends by it.
             _say("Stopped")
             return 0
+        if self._stopping_since is not None:
+            limit_s = self._server.options.exit_timeout_s
+            _complain(
+                f"tritonserver ended ({describe_exit(code)}) before every accepted request was answered, "
+                f"for which it had {limit_s} s (--exit-timeout-secs)"
+            )
+            return code if code > 0 else 1
         reason = self._filter.failure or "its log above says why"
         when = "" if self._was_ready else " before it was ready"
-        print(f"error: tritonserver ended{when} ({describe_exit(code)}): {reason}", file=sys.stderr)
+        _complain(f"tritonserver ended{when} ({describe_exit(code)}): {reason}")
         return code if code > 0 else 1
 
 
@@ -167,13 +174,17 @@ def _say(text: str) -> None:
     _write(f"{text}\n", sys.stdout)
 
 
+def _complain(text: str) -> None:
+    _write(f"error: {text}\n", sys.stderr)
+
+
 def _write(text: str, stream: TextIO) -> None:
     """Write a whole line; a reader that has gone must not end the server."""
     try:
         stream.write(text)
         stream.flush()
-    except (BrokenPipeError, ValueError):
-        pass
+    except (BrokenPipeError, ValueError, RuntimeError):
+        pass  # RuntimeError: a signal arrived while this thread was writing
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -69,7 +68,8 @@ class TritonServer:
         self._shared_memory_prefix = f"oasr_{os.getpid()}_{next(_server_numbers)}_"
         self._control: ModelControl | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_drained = threading.Event()
+        self._was_ready = False
+        self._was_ended_idle = False
 
     @property
     def http_url(self) -> str:
@@ -152,6 +152,7 @@ class TritonServer:
                     f"tritonserver was not ready after {timeout_s:g} s: its log says what it waits for"
                 )
             time.sleep(POLL_INTERVAL_S)
+        self._was_ready = True
 
     def is_ready(self) -> bool:
         """Say whether the server takes requests: by HTTP, or where that is off by an open gRPC port (opened last)."""
@@ -162,25 +163,19 @@ class TritonServer:
     def shut_down(self) -> None:
         """Refuse new requests, answer the accepted ones, and end the process; does not wait for its stubs.
 
-        Where the server is not ready, or a person chose Triton's model control, this is Triton's own SIGTERM.
+        Where the server was never ready, or a person chose Triton's model control, this is Triton's own SIGTERM.
         """
         deadline = time.monotonic() + self.options.exit_timeout_s
-        if self._control is not None and self.is_ready():
+        is_empty = False
+        if self._control is not None and self._was_ready:
             with contextlib.suppress(OSError):
-                if self._control.unload_all(self.http_url, self.options.exit_timeout_s):
-                    self._is_drained.set()
+                is_empty = self._control.unload_all(self.http_url, self.options.exit_timeout_s)
         self.process.terminate()
-        patience_s = deadline - time.monotonic()
-        self._wait_process(
-            IDLE_EXIT_TIMEOUT_S
-            if self._is_drained.is_set()
-            else max(patience_s, IDLE_EXIT_TIMEOUT_S)
-        )
-
-    def _wait_process(self, timeout_s: float) -> None:
+        patience_s = 0.0 if is_empty else deadline - time.monotonic()
         try:
-            self.process.wait(timeout_s)
+            self.process.wait(max(patience_s, IDLE_EXIT_TIMEOUT_S))
         except subprocess.TimeoutExpired:
+            self._was_ended_idle = is_empty
             self.kill()
 
     def kill(self) -> None:
@@ -188,11 +183,11 @@ class TritonServer:
         _signal_group(self.process.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Return the exit code once the server and its stubs are gone: 0 also where it went with all answered."""
+        """Return the exit code once the server and its stubs are gone; 0 also where only idle clients kept it."""
         code = self.process.wait()
         _end_group(self.process.pid)
         _remove_shared_memory(self._shared_memory_prefix)
-        return 0 if self._is_drained.is_set() else code
+        return 0 if self._was_ended_idle else code
 
     def stop(self) -> int:
         """Shut down and return the exit code, 0 where every accepted request was answered."""

@@ -201,6 +201,53 @@ def test_connections_that_clients_keep_open_do_not_delay_the_stop(launch):
         assert server.wait(15.0) == 0
 
 
+def test_second_ctrl_c_stops_at_once(launch):
+    server = launch("late")
+    server.wait_for("Ready after")
+    group = server.tritonserver_pid()
+    with ThreadPoolExecutor(40) as pool:
+        answers = [
+            pool.submit(ask, tritonclient.grpc, f"127.0.0.1:{server.grpc_port}", value)
+            for value in range(40)
+        ]
+        time.sleep(0.5)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(1.5)
+        server.process.send_signal(signal.SIGINT)
+        assert server.wait(5.0) == 130
+        assert server.lines[-1] == "Stopped at once: what was not yet answered is lost\n"
+        assert any(answer.exception() for answer in answers)
+    assert processes_of_group(group) == []
+
+
+def test_stop_that_lasts_longer_than_the_exit_timeout_is_an_error(launch):
+    server = launch("late", "--exit-timeout-secs=1")
+    server.wait_for("Ready after")
+    with ThreadPoolExecutor(40) as pool:
+        answers = [
+            pool.submit(ask, tritonclient.grpc, f"127.0.0.1:{server.grpc_port}", value)
+            for value in range(40)
+        ]
+        time.sleep(0.5)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait(15.0) == 1
+        assert any(answer.exception() for answer in answers)
+    assert server.lines[-1].startswith("error: tritonserver ended (")
+    assert server.lines[-1].endswith(
+        ") before every accepted request was answered, for which it had 1 s (--exit-timeout-secs)\n"
+    )
+
+
+def test_killed_model_does_not_keep_the_server_from_stopping(launch):
+    server = launch("echo")
+    server.wait_for("Ready after")
+    group = server.tritonserver_pid()
+    (stub,) = set(processes_of_group(group)) - {group}
+    os.kill(stub, signal.SIGKILL)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait(20.0) == 0
+
+
 def test_new_requests_are_refused_while_the_accepted_ones_are_answered(launch):
     server = launch("late")
     server.wait_for("Ready after")
