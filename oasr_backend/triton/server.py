@@ -9,14 +9,14 @@ Knows processes; knows nothing of requests, or of what a person sees (launcher.p
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -42,8 +42,16 @@ STUB_EXIT_TIMEOUT_S = 3.0
 POLL_INTERVAL_S = 0.1
 
 _server_numbers = itertools.count()
-_libc = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG = 1
+# Run by a Python that then becomes tritonserver: the kernel shall kill it when our process is killed. Not a preexec_fn,
+# which crashes where a thread of ours (gRPC's, for one) holds what the forked child needs.
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 class TritonServer:
@@ -128,14 +136,13 @@ class TritonServer:
         """Start the process after `check`; it is not ready yet. Raises LaunchError."""
         self.check()
         self._process = subprocess.Popen(
-            self.command(),
+            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *self.command()],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT if self._log is not None else None,
             # A group of its own: Ctrl+C must reach it through us, once, and never the stubs, which still work.
             start_new_session=True,
-            preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 (it only calls the kernel)
         )
 
     def wait_ready(self, timeout_s: float = 300.0) -> None:
@@ -226,17 +233,6 @@ def _listens(address: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _die_with(parent_pid: int) -> Callable[[], None]:
-    """Return what a child runs before it becomes tritonserver: the kernel shall kill it when our process is killed."""
-
-    def in_child() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:
-            os._exit(1)
-
-    return in_child
 
 
 def _signal_group(group: int, number: int) -> bool:
