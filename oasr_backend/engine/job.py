@@ -10,8 +10,16 @@ from dataclasses import dataclass, field
 from math import inf
 
 from oasr_backend.errors import AsrError
-from oasr_backend.models.base import UNSPACED_LANGUAGES, Prepared, Samples, TranscribeOptions, Transcript, Word
+from oasr_backend.models.base import (
+    UNSPACED_LANGUAGES,
+    Prepared,
+    Samples,
+    TranscribeOptions,
+    Transcript,
+    Word,
+)
 from oasr_backend.segment import Piece
+
 
 @dataclass(frozen=True, slots=True)
 class Utterance:

@@ -1,4 +1,4 @@
-"""Empty a running tritonserver: refuse new requests, and wait until every accepted one is answered.
+"""Empty a running tritonserver: refuse new requests, and wait until every accepted one is answered; reload a model.
 
 SIGTERM alone does not do that. tritonserver 2.51 then first waits, taking more requests all the while, for clients to
 close their HTTP connections, which one idle keep-alive connection puts off until the exit timeout; and an open gRPC
@@ -20,6 +20,8 @@ from oasr_backend.triton.options import ServerOptions
 
 HEADER = "oasr-control"
 POLL_INTERVAL_S = 0.1
+# Loading a large model takes its time.
+REPLY_TIMEOUT_S = 600
 _IN_WORK = ("READY", "LOADING", "UNLOADING")
 # A proxy that the environment names is not for a server on this machine.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -81,6 +83,29 @@ class ModelControl:
             sleep(POLL_INTERVAL_S)
         return True
 
+    def reload(
+        self,
+        http_url: str,
+        model: str,
+        timeout_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> bool:
+        """Unload and load a model; return False where it is not unloaded after `timeout_s`: requests hang in it.
+
+        Raises OSError where the server does not answer, or the model does not load.
+        """
+        deadline = clock() + timeout_s
+        address = f"http://{http_url}/v2/repository/models/{model}"
+        self._post(f"{address}/unload", self._secret)
+        while any(m["name"] == model and m.get("state") in _IN_WORK for m in self._index(http_url)):
+            if clock() >= deadline:
+                return False
+            sleep(POLL_INTERVAL_S)
+        self._post(f"{address}/load", self._secret)
+        return True
+
     def _index(self, http_url: str) -> Sequence[dict[str, Any]]:
         index = self._post(f"http://{http_url}/v2/repository/index", self._secret)
         models: Sequence[dict[str, Any]] = json.loads(index)
@@ -89,7 +114,7 @@ class ModelControl:
 
 def _post(url: str, secret: str) -> bytes:
     request = urllib.request.Request(url, data=b"{}", headers={HEADER: secret}, method="POST")
-    with _opener.open(request, timeout=30) as reply:
+    with _opener.open(request, timeout=REPLY_TIMEOUT_S) as reply:
         body: bytes = reply.read()
         return body
 

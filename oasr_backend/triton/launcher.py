@@ -19,6 +19,7 @@ from typing import IO, TextIO
 from oasr_backend.triton.command_line import parse_options
 from oasr_backend.triton.installation import LaunchError
 from oasr_backend.triton.server import TritonServer, describe_exit
+from oasr_backend.triton.watch import ModelWatch
 
 # What Triton prints on every machine without a GPU, where none of it matters.
 NO_GPU_NOISE = re.compile(
@@ -34,6 +35,7 @@ START_FAILURE = re.compile(
 # `timeout` and some supervisors send one signal twice within milliseconds; a person presses Ctrl+C again later.
 MIN_SECOND_INTERRUPT_S = 1.0
 FORCED_EXIT_CODE = 130
+WATCH_INTERVAL_S = 0.5
 READY_TIMEOUT_S = 7 * 24 * 3600.0
 
 
@@ -59,27 +61,34 @@ class Launcher:
         self._stopping_since: float | None = None
         self._was_forced = False
         self._was_ready = False
+        self._starts_anew = False
 
     def run(self) -> int:
         """Start the server, stay until it has gone, and return the exit code for the shell."""
-        server = self._server
-        started_s = time.monotonic()
-        _say(f"Starting {server.installation.description} ({server.installation.binary})")
+        installation = self._server.installation
+        _say(f"Starting {installation.description} ({installation.binary})")
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        code = self._run_once()
+        while self._starts_anew and self._stopping_since is None:
+            self._starts_anew = False
+            code = self._run_once()
+        return self._conclude(code)
+
+    def _run_once(self) -> int:
+        """Start the server, stay until it has gone, and return its exit code."""
+        server = self._server
+        started_s = time.monotonic()
         server.start()
         self._is_started = True
         log = threading.Thread(target=self._copy_log, args=(server.process.stdout,), daemon=True)
         log.start()
         threading.Thread(target=self._announce, args=(started_s,), daemon=True).start()
         if self._stopping_since is not None:
-            self._shut_down()
+            server.terminate()
         code = server.wait()
         log.join(timeout=10)
-        return self._conclude(code)
-
-    def _shut_down(self) -> None:
-        threading.Thread(target=self._server.shut_down, daemon=True).start()
+        return code
 
     def _copy_log(self, source: IO[bytes]) -> None:
         if self._filter.hide_noise:
@@ -97,6 +106,24 @@ class Launcher:
         if self._stopping_since is None:
             self._was_ready = True
             _say(ready_text(self._server, time.monotonic() - started_s))
+            self._watch_models()
+
+    def _watch_models(self) -> None:
+        """Load a model anew whose process has died, and where that had accepted requests the whole server.
+
+        Nobody can answer those any more: only the end of their connections tells their clients.
+        """
+        watch = ModelWatch(self._server.process.pid)
+        while self._stopping_since is None and self._server.process.poll() is None:
+            for model in watch.dead_models():
+                _complain(f"the process of model {model} has died: it is loaded anew")
+                if self._stopping_since is None and not self._server.reload(model):
+                    _complain(
+                        "requests that it had accepted are lost: tritonserver starts anew, which tells clients"
+                    )
+                    self._starts_anew = True
+                    self._server.kill()
+            time.sleep(WATCH_INTERVAL_S)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -107,7 +134,7 @@ class Launcher:
                 f"Stopping: answers what was accepted first, for at most {limit_s} s. Ctrl+C again gives that up"
             )
             if self._is_started:
-                self._shut_down()
+                self._server.terminate()
         elif number == signal.SIGINT and now - self._stopping_since >= MIN_SECOND_INTERRUPT_S:
             self._was_forced = True
             self._server.kill()

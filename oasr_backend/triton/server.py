@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +38,8 @@ __all__ = ["LaunchError", "ServerOptions", "TritonServer"]
 
 # A drained server that does not go by itself only waits for clients to hang up.
 IDLE_EXIT_TIMEOUT_S = 4.0
+# A dead model unloads at once, unless requests hang in it.
+UNLOAD_TIMEOUT_S = 2.0
 # Stubs notice within a second that their server is gone.
 STUB_EXIT_TIMEOUT_S = 3.0
 POLL_INTERVAL_S = 0.1
@@ -133,8 +136,9 @@ class TritonServer:
         ]
 
     def start(self) -> None:
-        """Start the process after `check`; it is not ready yet. Raises LaunchError."""
+        """Start the process after `check`; it is not ready yet. Raises LaunchError. Once it has gone: starts anew."""
         self.check()
+        self._was_ready = False
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *self.command()],
             env=self._environment,
@@ -185,13 +189,29 @@ class TritonServer:
             self._was_ended_idle = is_empty
             self.kill()
 
+    def reload(self, model: str) -> bool:
+        """Load a model anew; return False where that cannot be, or requests hang in the old one."""
+        if self._control is None:
+            return False
+        try:
+            return self._control.reload(self.http_url, model, UNLOAD_TIMEOUT_S)
+        except OSError:
+            return False
+
+    def terminate(self) -> None:
+        """Begin to shut down and return at once; `wait` then tells how it went."""
+        threading.Thread(target=self.shut_down, daemon=True).start()
+
     def kill(self) -> None:
         """End the server and its stubs at once: accepted requests are lost."""
         _signal_group(self.process.pid, signal.SIGKILL)
 
-    def wait(self) -> int:
-        """Return the exit code once the server and its stubs are gone; 0 also where only idle clients kept it."""
-        code = self.process.wait()
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Return the exit code once the server and its stubs are gone; 0 also where only idle clients kept it.
+
+        Raises subprocess.TimeoutExpired where the server is there after `timeout_s` seconds.
+        """
+        code = self.process.wait(timeout_s)
         _end_group(self.process.pid)
         _remove_shared_memory(self._shared_memory_prefix)
         return 0 if self._was_ended_idle else code

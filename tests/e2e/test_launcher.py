@@ -248,6 +248,58 @@ def test_killed_model_does_not_keep_the_server_from_stopping(launch):
     assert server.wait(20.0) == 0
 
 
+def kill_model(server: Launched) -> None:
+    group = server.tritonserver_pid()
+    (stub,) = set(processes_of_group(group)) - {group}
+    os.kill(stub, signal.SIGKILL)
+
+
+def test_model_whose_process_was_killed_is_not_ready_and_then_loaded_anew(launch):
+    server = launch("late")
+    server.wait_for("Ready after")
+    group = server.tritonserver_pid()
+    with tritonclient.http.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
+        kill_model(server)
+        wait_until(lambda: not client.is_model_ready("late"))
+        assert client.is_server_live()
+        wait_until(lambda: client.is_model_ready("late"))
+        assert ask_by(tritonclient.http, client, 7.0) == 7.0
+    assert server.wait_for("has died") == (
+        "error: the process of model late has died: it is loaded anew\n"
+    )
+    assert server.tritonserver_pid() == group
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
+def test_clients_whose_requests_died_with_the_model_are_told_at_once_and_the_server_comes_back(
+    launch,
+):
+    server = launch("late")
+    server.wait_for("Ready after")
+    url = f"127.0.0.1:{server.grpc_port}"
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(ask, tritonclient.grpc, url, value) for value in range(8)]
+        wait_until(lambda: sum(answer.done() for answer in answers) == 1)
+        kill_model(server)
+        errors = [answer.exception(30) for answer in answers]
+    lost = [error for error in errors if error is not None]
+    assert len(lost) >= 6
+    assert {error.status() for error in lost} == {"StatusCode.UNAVAILABLE"}
+    server.wait_for("tritonserver starts anew")
+    wait_until(lambda: sum("Ready after" in line for line in list(server.lines)) == 2)
+    assert ask(tritonclient.grpc, url, 7.0) == 7.0
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.05)
+
+
 def test_new_requests_are_refused_while_the_accepted_ones_are_answered(launch):
     server = launch("late")
     server.wait_for("Ready after")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oasr_backend.wer import word_error_rate
-from tests.e2e.asr import SHIPPED, Client, clips, references, serve, stub_pid
+from tests.e2e.asr import Client, clips, copy_model, references, serve, stub_pid
 
 HOUR_S = 3600
 
@@ -40,9 +40,12 @@ def peak_memory_mb(pid: int) -> float:
 def test_an_hour_comes_back_whole_and_in_order_in_bounded_memory(tmp_path):
     samples, expected = an_hour()
     samples_mb = samples.nbytes / 2**20
-    with (tmp_path / "server.log").open("wb") as log, serve(SHIPPED, log) as server:
+    copy_model(tmp_path, beam_size="1")
+    with (tmp_path / "server.log").open("wb") as log, serve(tmp_path, log) as server:
         client = Client(server)
-        client.transcribe(samples[: 30 * 16000], details=True)
+        client.transcribe(
+            samples[: 240 * 16000], details=True
+        )  # a full batch, the most that runs at once
         pid = stub_pid(server, "asr_offline")
         before_mb = peak_memory_mb(pid)
         answer = client.transcribe(samples, details=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from pathlib import Path
@@ -398,19 +396,6 @@ def test_a_request_past_its_deadline_is_unavailable(holding, alone):
     assert error.status() == "StatusCode.UNAVAILABLE"
     assert error.message().endswith("limit is 50 ms (deadline_ms): raise it or send less load")
     assert holding.client.transcribe(samples, deadline_ms=60000).text == text
-
-
-def test_a_killed_model_is_not_ready_and_fails_fast(held, alone):
-    samples, _ = alone["001.wav"]
-    client = Client(held.server, "second_name")
-    client.transcribe(samples)
-    os.kill(stub_pid(held.server, "second_name"), signal.SIGKILL)
-    started = time.monotonic()
-    result = client.try_transcribe(samples)
-    assert isinstance(result, InferenceServerException)
-    assert time.monotonic() - started < 30
-    wait_until(lambda: not client.triton.is_model_ready("second_name"))
-    assert held.client.transcribe(samples).text == alone["001.wav"][1]
 
 
 def test_stopping_under_load_answers_what_was_accepted_and_leaves_no_process(tmp_path, log, alone):

@@ -295,12 +295,16 @@ class FakeTriton:
     def __init__(self, *states: str) -> None:
         self.states = list(states)
         self.unloaded: list[str] = []
+        self.loaded: list[str] = []
         self.secrets: set[str] = set()
 
     def post(self, url: str, secret: str) -> bytes:
         self.secrets.add(secret)
         if url.endswith("/unload"):
             self.unloaded.append(url.split("/")[-2])
+            return b""
+        if url.endswith("/load"):
+            self.loaded.append(url.split("/")[-2])
             return b""
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         return json.dumps(
@@ -324,6 +328,19 @@ class TestDrain:
             "localhost:1", 3.0, clock=clock, sleep=clock.advance
         )
         assert clock() == pytest.approx(3.0, abs=0.11)
+
+    def test_a_model_is_loaded_anew_once_it_is_unloaded(self):
+        triton, clock = FakeTriton("UNLOADING", "UNAVAILABLE"), FakeClock(0.0)
+        control = ModelControl(triton.post)
+        assert control.reload("localhost:1", "b", 10.0, clock=clock, sleep=clock.advance)
+        assert (triton.unloaded, triton.loaded) == (["b"], ["b"])
+
+    def test_a_model_in_which_requests_hang_is_not_loaded_anew(self):
+        triton, clock = FakeTriton("UNLOADING"), FakeClock(0.0)
+        control = ModelControl(triton.post)
+        assert not control.reload("localhost:1", "b", 2.0, clock=clock, sleep=clock.advance)
+        assert triton.loaded == []
+        assert clock() == pytest.approx(2.0, abs=0.11)
 
     def test_secret_is_on_the_command_line_and_in_every_request(self):
         triton = FakeTriton("UNAVAILABLE")
