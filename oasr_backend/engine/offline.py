@@ -187,10 +187,14 @@ class OfflineEngine:
             while self._backlog or self._refusal is None:
                 self.take_commands(0.0 if is_busy else self._seconds_to_wakeup())
                 is_busy = self.step()
-                self._metrics.flush()
+                self._publish()
         except Exception as error:
             log.exception("the engine has stopped on a fault of its own")
             self._fail_everything(error)
+
+    def _publish(self) -> None:
+        self._metrics.set("oasr_backlog_requests", self._backlog)
+        self._metrics.flush()
 
     def take_commands(self, timeout_s: float | None = 0.0) -> None:
         """Carry out what other threads have left."""
@@ -198,12 +202,14 @@ class OfflineEngine:
             command()
 
     def step(self) -> bool:
-        """Run one batch at most; tell whether there was one."""
+        """Run what the scheduler dispatches; tell whether that was anything."""
         self._expire()
         batch = self._scheduler.schedule().offline_batch
-        rows = [row for row in map(_row_of, batch) if self._still_wanted(row)]
-        if rows:
-            self._run_batch(rows)
+        # A forced batch may lie between the rungs: it then runs as several that do not.
+        for part in self._scheduler.split_offline_batch(batch):
+            rows = [row for row in map(_row_of, part) if self._still_wanted(row)]
+            if rows:
+                self._run_batch(rows)
         return bool(batch)
 
     def _seconds_to_wakeup(self) -> float | None:
@@ -230,7 +236,6 @@ class OfflineEngine:
             )
 
     def _accept(self, job: Job) -> None:
-        self._metrics.set("oasr_backlog_requests", self._backlog)
         if job.deadline_at < inf:
             heapq.heappush(self._deadlines, (job.deadline_at, next(self._numbers), job))
         self._preparer.submit(self._prepare_next, job)
@@ -350,13 +355,12 @@ class OfflineEngine:
         self._metrics.add("oasr_requests_total", 1, outcome=outcome)
         if result.error is None:
             self._metrics.add("oasr_audio_seconds_total", job.duration_s)
-        self._metrics.set("oasr_backlog_requests", self._backlog)
 
     def _fail_everything(self, error: Exception) -> None:
         self._refuse(UnavailableError(f"the engine has stopped: {error!r}: reload the model"))
         for job in list(self._jobs.values()):
             self._fail(job, ServerError(f"request {job.request_id}: the engine stopped: {error!r}"))
-        self._metrics.flush()
+        self._publish()
 
 
 def _row_of(request: Request) -> Row:

@@ -38,6 +38,10 @@ class TritonMetrics:
     def observe(self, name: str, value: float) -> None:
         self._metric((name,)).observe(value)
 
+    def set_now(self, name: str, value: float) -> None:
+        """Set a gauge at once; from any thread."""
+        self._metric((name,)).set(value)
+
     def flush(self) -> None:
         for key, amount in self._amounts.items():
             self._metric(key).increment(amount)

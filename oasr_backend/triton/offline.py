@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from oasr_backend.allocator import keep_freed_memory
 from oasr_backend.engine.job import Utterance
 from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.errors import AsrError, ServerError
@@ -31,13 +32,14 @@ class OfflineModel:
         """Load the model, run every batch size once, and start the engine; ConfigError where it cannot."""
         self._pb_utils = pb_utils
         log_to_triton(pb_utils)
+        keep_freed_memory()
         settings = read_settings(json.loads(args["model_config"]))
         recognizer = settings.family.load(settings.family_options)
         config = settings.engine_config(recognizer.fixed_window_frames)
         recognizer.prewarm(config.preferred_batch_size or (1,))
-        metrics = TritonMetrics(pb_utils, settings.model_name)
+        self._metrics = TritonMetrics(pb_utils, settings.model_name)
         self._numbers = count()
-        self._engine = OfflineEngine(config, recognizer, metrics)
+        self._engine = OfflineEngine(config, recognizer, self._metrics)
         self._engine.start()
 
     def execute(self, requests: Sequence[Any]) -> None:
@@ -47,6 +49,8 @@ class OfflineModel:
         """
         for request in requests:
             self._accept(request)
+        # The engine's own thread may be deep in a batch.
+        self._metrics.set_now("oasr_backlog_requests", self._engine.num_unanswered)
 
     def finalize(self) -> None:
         """Answer what was accepted and stop."""

@@ -98,7 +98,8 @@ def test_two_hundred_requests_at_once_all_come_back_right_and_in_batches(server,
     assert [answer.text for answer in answers] == [alone[name][1] for name in names]
     after = batch_sizes(server)
     new = {size: after[size] - before.get(size, 0) for size in after}
-    assert new.get(8, 0) >= 20, new  # most of the backlog went in the largest size
+    assert set(new) <= {1, 2, 4}, new
+    assert new[4] >= 40, new  # most of the backlog went in the largest size
 
 
 LIMIT_S = 7200
@@ -427,10 +428,6 @@ def test_stopping_under_load_answers_what_was_accepted_and_leaves_no_process(tmp
     ("edits", "reason"),
     [
         ({"max_wating": "3"}, "parameters hold max_wating = '3', which is no option"),
-        (
-            {"max_batch_size": "4"},
-            "preferred_batch_size holds 8; every size must be from 1 to max_batch_size (4)",
-        ),
         ({"model_dir": "/no/such/folder"}, "/no/such/folder"),
     ],
 )

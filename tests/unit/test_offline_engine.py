@@ -68,7 +68,17 @@ def test_utterances_that_wait_together_run_as_one_batch():
     assert driver.metrics.observations["oasr_batch_size"] == [4, 1]
     assert driver.metrics.totals[("oasr_requests_total", "ok")] == 5
     assert driver.metrics.totals[("oasr_audio_seconds_total",)] == pytest.approx(0.5)
-    assert driver.metrics.gauges["oasr_backlog_requests"] == 0
+    assert driver.engine.num_unanswered == 0
+
+
+def test_a_forced_batch_between_the_rungs_runs_in_rungs():
+    driver = Driver(preferred_batch_size=(1, 2, 4))
+    for index, name in enumerate("abcdefg"):
+        driver.add(name, 1600 + index)
+    driver.clock.advance(1)
+    driver.run()
+    assert driver.metrics.observations["oasr_batch_size"] == [4, 2, 1]
+    assert driver.texts() == {name: str(1600 + index) for index, name in enumerate("abcdefg")}
 
 
 def test_a_result_says_how_long_it_waited_and_ran():
