@@ -4,8 +4,12 @@ import subprocess
 import sys
 
 PROGRAM = """
-import resource, sys, threading
-import numpy as np
+import ctypes, resource, sys, threading
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
 if sys.argv[1] == "keep":
     from oasr_backend.allocator import keep_freed_memory
     assert keep_freed_memory()
@@ -16,7 +20,9 @@ def faults():
 def work():
     for _ in range(3):
         before = faults()
-        np.ones(64 << 20, np.uint8)
+        block = libc.malloc(64 << 20)
+        libc.memset(block, 1, 64 << 20)
+        libc.free(block)
         seen.append(faults() - before)
 
 seen = []

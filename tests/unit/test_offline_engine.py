@@ -158,7 +158,7 @@ def test_a_long_utterance_runs_in_pieces_and_is_joined_in_order():
     driver.run()
     assert driver.texts() == {"long": "16000 16000 16000 500"}
     assert driver.results["long"].transcript.tokens == (16000, 16000, 16000, 500)
-    assert driver.recognizer.batches == [[16000, 16000, 16000, 500]]
+    assert driver.recognizer.batches == [[500, 16000, 16000, 16000]]
 
 
 def test_a_long_utterance_keeps_at_most_two_batches_in_flight():
