@@ -87,7 +87,7 @@ class Pieces:
         return piece, self._ahead is None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Job:
     """An accepted utterance; only the engine's thread changes it once it is accepted."""
 
@@ -115,6 +115,11 @@ class Job:
     def is_complete(self) -> bool:
         """Every piece has been cut and transcribed."""
         return self.is_exhausted and not self.is_preparing and self.num_unfinished == 0
+
+    def release(self) -> None:
+        """Let go of what an answered job needs no more: rows refer back to it, and would keep its samples."""
+        self.rows = []
+        self.pieces = None
 
     def result(self) -> Result:
         """Return the joined transcript of a complete job."""

@@ -6,14 +6,12 @@ so that the next batch is prepared while one runs. It knows nothing of Triton.
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import count
 from math import inf
 
 import numpy as np
@@ -26,6 +24,7 @@ from oasr_backend.audio import (
     check_samples,
 )
 from oasr_backend.config import EngineConfig
+from oasr_backend.engine.deadlines import Deadlines
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.job import Job, Pieces, Result, Row, Utterance
 from oasr_backend.engine.metrics import MemoryMetrics, Metrics
@@ -39,7 +38,7 @@ from oasr_backend.errors import (
 from oasr_backend.models.base import FRAMES_PER_SECOND, Recognizer, Transcript
 from oasr_backend.request import Request
 from oasr_backend.scheduler import Scheduler
-from oasr_backend.segment import pieces
+from oasr_backend.segment import pieces as cut_to_pieces
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +65,7 @@ class OfflineEngine:
         self._preparer = preparer or ThreadPoolExecutor(1, thread_name_prefix="oasr-prepare")
         self._inbox = Inbox()
         self._jobs: dict[str, Job] = {}
-        self._deadlines: list[tuple[float, int, Job]] = []
-        self._numbers = count()
+        self._deadlines = Deadlines()
         # A long utterance keeps two batches of rows in flight: one that runs and one that waits.
         self._max_rows_in_flight = 2 * max(config.preferred_batch_size or (config.max_batch_size,))
         self._room = threading.Condition()
@@ -166,9 +164,9 @@ class OfflineEngine:
         self._inbox.leave(lambda: self._fail(job, failure))
 
     def _next_row(self, job: Job) -> tuple[Row, bool]:
-        if job.pieces is None:
-            job.pieces = self._open(job)
-        piece, is_last = job.pieces.take()
+        pieces = job.pieces or self._open(job)
+        job.pieces = pieces
+        piece, is_last = pieces.take()
         prepared = self._recognizer.prepare(piece.samples, job.utterance.options)
         return Row(job, piece.start_s, prepared), is_last
 
@@ -177,7 +175,7 @@ class OfflineEngine:
         check_samples(utterance.samples)
         reader = AudioReader(utterance.samples, utterance.sample_rate_hz)
         max_samples = self._recognizer.max_piece_frames * SAMPLE_RATE_HZ // FRAMES_PER_SECOND
-        return Pieces(pieces(reader, max_samples, self._recognizer.cut))
+        return Pieces(cut_to_pieces(reader, max_samples, self._recognizer.cut))
 
     # Called from the engine's thread.
 
@@ -213,31 +211,25 @@ class OfflineEngine:
         return bool(batch)
 
     def _seconds_to_wakeup(self) -> float | None:
-        times = [self._scheduler.next_wakeup(), self._next_deadline()]
+        times = [self._scheduler.next_wakeup(), self._deadlines.next(self._jobs)]
         wakeup_at = min((t for t in times if t is not None), default=inf)
         return None if wakeup_at == inf else max(0.0, wakeup_at - self._clock())
 
-    def _next_deadline(self) -> float | None:
-        while self._deadlines and self._deadlines[0][2].is_answered:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
-
     def _expire(self) -> None:
         now = self._clock()
-        while (deadline_at := self._next_deadline()) is not None and deadline_at <= now:
-            _, _, job = heapq.heappop(self._deadlines)
-            limit_ms = job.utterance.deadline_s * 1000
+        for request_id in self._deadlines.passed(now, self._jobs):
+            job = self._jobs[request_id]
             self._fail(
                 job,
                 DeadlineError(
                     f"the request is not done after {(now - job.accepted_at) * 1000:.0f} ms; limit is "
-                    f"{limit_ms:.0f} ms (deadline_ms): raise it or send less load"
+                    f"{job.utterance.deadline_s * 1000:.0f} ms (deadline_ms): raise it or send less load"
                 ),
             )
 
     def _accept(self, job: Job) -> None:
         if job.deadline_at < inf:
-            heapq.heappush(self._deadlines, (job.deadline_at, next(self._numbers), job))
+            self._deadlines.add(job.deadline_at, job.request_id, self._jobs)
         self._preparer.submit(self._prepare_next, job)
 
     def _enqueue(self, job: Job, row: Row, is_last: bool) -> None:
@@ -349,6 +341,7 @@ class OfflineEngine:
             job.on_done(result)
         except Exception:
             log.exception("request %s: its result could not be delivered", job.request_id)
+        job.release()
 
     def _count(self, job: Job, result: Result) -> None:
         outcome = "ok" if result.error is None else result.error.outcome

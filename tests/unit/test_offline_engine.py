@@ -1,6 +1,7 @@
 """What the engine owes every utterance: exactly one result, the right one, whatever its neighbours do."""
 
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -224,6 +225,16 @@ def test_a_request_that_passes_its_deadline_is_never_run():
         "the request is not done after 110 ms; limit is 100 ms (deadline_ms): raise it or send less load",
     )
     assert driver.metrics.totals[("oasr_requests_total", "timed_out")] == 1
+
+
+def test_nothing_of_an_answered_request_is_kept_until_its_deadline():
+    driver = Driver()
+    for index in range(1000):
+        driver.add(str(index), 1600, deadline_s=1e9)
+        job = weakref.ref(driver.engine._jobs[str(index)])
+        driver.run()
+        assert job() is None
+    assert len(driver.engine._deadlines._heap) < 200
 
 
 def test_priorities_reach_the_scheduler():
