@@ -30,7 +30,8 @@ GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 # One line each in Triton's log, with "\\n" for the line ends of a model's own message.
 START_FAILURE = re.compile(
     r"(?P<load>failed to load '[^']*' version .*?)(\\n\\nAt:|\"?$)"
-    r"|(?P<flag>(unrecognized|ambiguous) option .*|option .* (requires|doesn't allow) .*)"
+    r"|(?P<flag>(unrecognized|ambiguous) option .*|option .* (requires|doesn't allow) .*|Use of '.*' requires .*)"
+    r"|\[libprotobuf ERROR [^\]]*\] (?P<config>Error parsing .*)"
 )
 # `timeout` and some supervisors send one signal twice within milliseconds; a person presses Ctrl+C again later.
 MIN_SECOND_INTERRUPT_S = 1.0
@@ -173,7 +174,7 @@ class LogFilter:
             line = raw.decode(errors="replace")
             failure = START_FAILURE.search(line.rstrip())
             if failure:
-                self.failure = (failure["load"] or failure["flag"]).replace("\\n", " ")
+                self.failure = next(filter(None, failure.groupdict().values())).replace("\\n", " ")
             if not (self.hide_noise and NO_GPU_NOISE.search(line)):
                 yield line
 

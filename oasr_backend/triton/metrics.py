@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from typing import Any
 
@@ -25,6 +26,7 @@ class TritonMetrics:
             for name, definition in METRICS.items()
         }
         self._metrics: dict[Key, Any] = {}
+        self._lock = threading.Lock()
         # Each call crosses to Triton's process: 0.1 ms that a step pays once, not once a request.
         self._amounts: dict[Key, float] = defaultdict(float)
         self._values: dict[Key, float] = {}
@@ -37,6 +39,10 @@ class TritonMetrics:
 
     def observe(self, name: str, value: float) -> None:
         self._metric((name,)).observe(value)
+
+    def add_now(self, name: str, amount: float, **labels: str) -> None:
+        """Add to a counter at once; from any thread."""
+        self._metric((name, *labels.items())).increment(amount)
 
     def set_now(self, name: str, value: float) -> None:
         """Set a gauge at once; from any thread."""
@@ -51,11 +57,14 @@ class TritonMetrics:
         self._values.clear()
 
     def _metric(self, key: Key) -> Any:
+        with self._lock:
+            if key not in self._metrics:
+                self._metrics[key] = self._make(key)
+            return self._metrics[key]
+
+    def _make(self, key: Key) -> Any:
         name, *labels = key
-        if key not in self._metrics:
-            definition = METRICS[name]
-            options: dict[str, Any] = {"labels": {"model": self._model_name, **dict(labels)}}
-            if definition.kind is MetricKind.HISTOGRAM:
-                options["buckets"] = list(definition.buckets)
-            self._metrics[key] = self._families[name].Metric(**options)
-        return self._metrics[key]
+        options: dict[str, Any] = {"labels": {"model": self._model_name, **dict(labels)}}
+        if METRICS[name].kind is MetricKind.HISTOGRAM:
+            options["buckets"] = list(METRICS[name].buckets)
+        return self._families[name].Metric(**options)

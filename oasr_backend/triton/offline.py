@@ -61,14 +61,18 @@ class OfflineModel:
         try:
             utterances = self._read(request, reply)
         except AsrError as error:
-            reply.fail(error)
+            self._refuse(reply, error)
         except Exception as error:
             log.exception("request %r could not be read", request.request_id())
-            reply.fail(
-                ServerError(f"request {request.request_id()!r}: reading it failed: {error!r}")
-            )
+            text = f"request {request.request_id()!r}: reading it failed: {error!r}"
+            self._refuse(reply, ServerError(text))
         else:
             self._add(utterances, reply)
+
+    def _refuse(self, reply: PendingReply, error: AsrError) -> None:
+        """Answer a request that never reached the engine; it counts as one utterance."""
+        reply.fail(error)
+        self._metrics.add_now("oasr_requests_total", 1, outcome=error.outcome)
 
     def _read(self, request: Any, reply: PendingReply) -> list[Utterance]:
         """Return a request's utterances, each of them acceptable."""
@@ -97,4 +101,4 @@ class OfflineModel:
             for row, utterance in enumerate(utterances):
                 self._engine.add_request(utterance, partial(reply.set_result, row))
         except AsrError as error:
-            reply.fail(error)
+            self._refuse(reply, error)

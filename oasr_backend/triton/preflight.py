@@ -83,6 +83,10 @@ def check_model_repositories(repositories: Sequence[str]) -> None:
             raise LaunchError(
                 f"Model repository {path} {what}. Name a folder of models: --model-repository DIR"
             )
+        if (path / "config.pbtxt").is_file():
+            raise LaunchError(
+                f"Model repository {path} is a model. Name the folder that holds it: --model-repository {path.parent}"
+            )
         if not any(child.is_dir() for child in path.iterdir()):
             raise LaunchError(
                 f"Model repository {path} holds no model. It must hold a folder for each model, with config.pbtxt and "

@@ -50,17 +50,18 @@ class PendingReply:
     def set_result(self, row: int, result: Result) -> None:
         """Take one row's result; the last one, or the first error, sends the response."""
         if result.error is not None:
-            self.fail(result.error)
+            prefix = f"row {row}: " if len(self._results) > 1 else ""
+            self.fail(result.error, prefix)
             return
         self._results[row] = result
         results = [r for r in self._results if r is not None]
         if len(results) == len(self._results):
             self._send(self._response(results))
 
-    def fail(self, error: AsrError) -> None:
-        """Answer the whole request with an error."""
+    def fail(self, error: AsrError, prefix: str = "") -> None:
+        """Answer the whole request with an error; `prefix` says where it is."""
         code = getattr(self._pb_utils.TritonError, error.code)
-        triton_error = self._pb_utils.TritonError(str(error), code)
+        triton_error = self._pb_utils.TritonError(f"{prefix}{error}", code)
         self._send(self._pb_utils.InferenceResponse(error=triton_error))
 
     def _send(self, response: Any) -> None:

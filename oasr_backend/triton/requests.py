@@ -60,7 +60,7 @@ def read_options(parameters_json: str) -> RequestOptions:
     priority = _whole_number(known, "priority", 0)
     return RequestOptions(
         sample_rate_hz=_whole_number(known, "sample_rate", 16000, least=1) or 16000,
-        language=_text(known, "language"),
+        language=_lower(_text(known, "language")),
         task=_text(known, "task") or "transcribe",
         priority=_whole_number(known, "scheduling_priority", priority) or 0,
         tenant=_text(known, "tenant"),
@@ -123,6 +123,10 @@ def _cut_row(wav: NDArray[np.float32], row: int, num_samples: int) -> Samples:
             "WAV's row: send the number of samples that are not padding"
         )
     return wav[row, :num_samples]
+
+
+def _lower(text: str | None) -> str | None:
+    return text if text is None else text.lower()
 
 
 def _tensor(pb_utils: Any, request: Any, name: str) -> NDArray[Any]:

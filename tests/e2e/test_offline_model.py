@@ -205,6 +205,12 @@ def test_bad_input_is_refused_in_words(server, rows, options, text, protocol):
     assert caught.value.status() == {"grpc": "StatusCode.INVALID_ARGUMENT", "http": "400"}[protocol]
 
 
+def test_an_error_in_one_row_of_several_names_the_row(client):
+    with pytest.raises(InferenceServerException) as caught:
+        client.transcribe(TEN_MS, np.array([0.1, np.nan], np.float32))
+    assert caught.value.message().startswith("row 1: audio is nan at sample 1; ")
+
+
 def test_wrong_shapes_are_refused(client):
     request = client.request([TEN_MS])
     request["inputs"][0].set_shape([1, 2, 80])
@@ -255,6 +261,7 @@ def test_metrics_tell_outcomes_and_audio(server, client, alone):
     samples, _ = alone["001.wav"]
     client.transcribe(samples)
     client.try_transcribe(np.full(10, np.nan, np.float32))
+    client.try_transcribe(np.zeros(10, np.float32), language="fr")
     name = 'oasr_requests_total{model="asr_offline",outcome="%s"}'
     deadline = time.monotonic() + 10
     while True:
@@ -264,10 +271,10 @@ def test_metrics_tell_outcomes_and_audio(server, client, alone):
             for o in ("ok", "client_error")
             if name % o in after
         }
-        if grown == {"ok": 1, "client_error": 1} or time.monotonic() > deadline:
+        if grown == {"ok": 1, "client_error": 2} or time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    assert grown == {"ok": 1, "client_error": 1}
+    assert grown == {"ok": 1, "client_error": 2}
     seconds = 'oasr_audio_seconds_total{model="asr_offline"}'
     assert after[seconds] - before[seconds] == pytest.approx(len(samples) / 16000, abs=0.01)
     assert after['oasr_backlog_requests{model="asr_offline"}'] == 0

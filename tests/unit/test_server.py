@@ -219,6 +219,16 @@ class TestPreflight:
         assert str(caught.value) == (
             f"Model repository {tmp_path}/nothing does not exist. Name a folder of models: --model-repository DIR"
         )
+        model = tmp_path / "asr_offline"
+        model.mkdir()
+        (model / "config.pbtxt").touch()
+        with pytest.raises(LaunchError) as caught:
+            preflight.check_model_repositories([str(model)])
+        assert str(caught.value) == (
+            f"Model repository {model} is a model. Name the folder that holds it: --model-repository {tmp_path}"
+        )
+        (model / "config.pbtxt").unlink()
+        model.rmdir()
         (tmp_path / "README").write_text("no model")
         with pytest.raises(LaunchError) as caught:
             preflight.check_model_repositories([str(tmp_path)])
@@ -392,6 +402,24 @@ class TestLog:
         assert list(LogFilter(hide_noise=True).keep(lines)) == [
             line.decode(errors="replace") for line in lines
         ]
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            (
+                b'[libprotobuf ERROR text_format.cc:335] Error parsing text-format Config: 43:22: no field named "x".\n',
+                'Error parsing text-format Config: 43:22: no field named "x".',
+            ),
+            (
+                b"Use of '--load-model' requires setting '--model-control-mode=explicit' as well\n",
+                "Use of '--load-model' requires setting '--model-control-mode=explicit' as well",
+            ),
+        ],
+    )
+    def test_reason_that_stands_far_above_the_end_is_kept_for_the_last_line(self, line, reason):
+        log = LogFilter(hide_noise=True)
+        list(log.keep([line, b"+---+\n"]))
+        assert log.failure == reason
 
     def test_reason_of_a_failed_load_is_kept_for_the_last_line(self):
         log = LogFilter(hide_noise=True)

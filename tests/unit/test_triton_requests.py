@@ -21,6 +21,7 @@ KNOWN = "sample_rate, language, task, priority, scheduling_priority, tenant, dea
             RequestOptions(sample_rate_hz=44100),
         ),  # as forwarded headers come
         ({"language": "en", "task": "translate"}, RequestOptions(language="en", task="translate")),
+        ({"language": "EN"}, RequestOptions(language="en")),
         ({"priority": 2}, RequestOptions(priority=2)),
         ({"scheduling_priority": 3, "priority": 2}, RequestOptions(priority=3)),
         ({"scheduling_priority": 0, "priority": 2}, RequestOptions(priority=0)),
