@@ -27,6 +27,7 @@ class EngineConfig:
     max_batch_frames: bound on longest × rows of a batch, in frames of 10 ms; None for no bound.
     fixed_window_frames: frames that every row costs in padding; None where a row costs its length.
     max_waiting: utterances accepted and not yet answered; at this many nothing more is accepted.
+    max_waiting_mb: megabytes of their samples; at this many nothing more is accepted either.
     max_audio_s: the longest audio of one utterance, in seconds.
     """
 
@@ -37,10 +38,13 @@ class EngineConfig:
     max_batch_frames: int | None = None
     fixed_window_frames: int | None = None
     max_waiting: int = 512
+    max_waiting_mb: int = 1024
     max_audio_s: float = 7200.0
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "max_batch_size", "max_waiting", "max_batch_frames")
+        check_at_least(
+            self, 1, "max_batch_size", "max_waiting", "max_waiting_mb", "max_batch_frames"
+        )
         check_at_least(self, 1, "fixed_window_frames")
         check_at_least(self, 0, "max_wait_time", "max_audio_s")
         if self.preferred_batch_size is not None:

@@ -7,6 +7,17 @@ spells its codes beyond the name in `code`.
 
 from __future__ import annotations
 
+MAX_SHOWN_CHARACTERS = 100
+
+
+def shown(value: object) -> str:
+    """Return a client's value as an error may repeat it: in ASCII, and cut where it is long.
+
+    A gRPC status carries some kilobytes at most; a longer one would replace the whole error by a protocol error.
+    """
+    text = ascii(value)
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}..."
+
 
 class AsrError(Exception):
     """The root of all errors that become a reply; `code` is the name of a Triton error code."""

@@ -7,6 +7,9 @@ from queue import Empty, SimpleQueue
 
 Command = Callable[[], None]
 
+MAX_WAIT_S = 3600.0
+"""The operating system knows no wait of centuries; who waits that long looks again every hour."""
+
 
 class Inbox:
     """Commands for one thread, in the order in which they were left."""
@@ -22,7 +25,8 @@ class Inbox:
         """Yield what was left, having waited up to `timeout_s` (None: for ever) for the first command."""
         try:
             if timeout_s is None or timeout_s > 0:
-                yield self._commands.get(timeout=timeout_s)
+                wait_s = None if timeout_s is None else min(timeout_s, MAX_WAIT_S)
+                yield self._commands.get(timeout=wait_s)
             while True:
                 yield self._commands.get_nowait()
         except Empty:

@@ -42,6 +42,8 @@ from oasr_backend.segment import pieces as cut_to_pieces
 
 log = logging.getLogger(__name__)
 
+MEGABYTE = 1 << 20
+
 Clock = Callable[[], float]
 OnDone = Callable[[Result], None]
 
@@ -70,6 +72,7 @@ class OfflineEngine:
         self._max_rows_in_flight = 2 * max(config.preferred_batch_size or (config.max_batch_size,))
         self._room = threading.Condition()
         self._backlog = 0
+        self._backlog_bytes = 0
         self._refusal: UnavailableError | None = None
         self._thread = threading.Thread(target=self._run, name="oasr-engine", daemon=True)
 
@@ -90,11 +93,15 @@ class OfflineEngine:
         self._preparer.shutdown()
 
     def wait_for_room(self) -> None:
-        """Return once fewer than `max_waiting` utterances are unanswered, or nothing is accepted any more."""
+        """Return once the backlog is below `max_waiting` and `max_waiting_mb`, or nothing is accepted any more."""
         with self._room:
-            self._room.wait_for(
-                lambda: self._backlog < self._config.max_waiting or self._refusal is not None
-            )
+            self._room.wait_for(lambda: self._has_room() or self._refusal is not None)
+
+    def _has_room(self) -> bool:
+        return (
+            self._backlog < self._config.max_waiting
+            and self._backlog_bytes < self._config.max_waiting_mb * MEGABYTE
+        )
 
     def check(self, utterance: Utterance) -> None:
         """Raise ClientError where an utterance cannot be accepted whatever the load; looks at no sample."""
@@ -117,6 +124,7 @@ class OfflineEngine:
                 raise ValueError(f"request id {job.request_id!r} is already in the engine")
             self._jobs[job.request_id] = job
             self._backlog += 1
+            self._backlog_bytes += job.utterance.samples.nbytes
         self._inbox.leave(lambda: self._accept(job))
 
     def abort(self, request_id: str) -> None:
@@ -148,7 +156,12 @@ class OfflineEngine:
     # Called from the preparing thread.
 
     def _prepare_next(self, job: Job) -> None:
-        """Prepare one more piece of a job and leave it to the engine."""
+        """Prepare one more piece of a job and leave it to the engine, unless nobody waits for it any more."""
+        if job.is_answered:
+            return
+        if self._is_cancelled(job):
+            self._inbox.leave(lambda: self._fail(job, CancelledError("the request was cancelled")))
+            return
         try:
             row, is_last = self._next_row(job)
         except AsrError as error:
@@ -275,9 +288,17 @@ class OfflineEngine:
             self._preparer.submit(self._prepare_next, job)
 
     def _still_wanted(self, row: Row) -> bool:
-        if not row.job.is_answered and row.job.utterance.is_cancelled():
-            self._fail(row.job, CancelledError("the request was cancelled"))
-        return not row.job.is_answered
+        job = row.job
+        if not job.is_answered and self._is_cancelled(job):
+            self._fail(job, CancelledError("the request was cancelled"))
+        return not job.is_answered
+
+    def _is_cancelled(self, job: Job) -> bool:
+        try:
+            return job.utterance.is_cancelled()
+        except Exception:
+            log.exception("request %s: whether it is cancelled is not known", job.request_id)
+            return False
 
     def _run_batch(self, rows: Sequence[Row]) -> None:
         started_at = self._clock()
@@ -335,13 +356,14 @@ class OfflineEngine:
         del self._jobs[job.request_id]
         with self._room:
             self._backlog -= 1
+            self._backlog_bytes -= job.utterance.samples.nbytes
             self._room.notify_all()
-        self._count(job, result)
         try:
             job.on_done(result)
         except Exception:
             log.exception("request %s: its result could not be delivered", job.request_id)
         job.release()
+        self._count(job, result)
 
     def _count(self, job: Job, result: Result) -> None:
         outcome = "ok" if result.error is None else result.error.outcome

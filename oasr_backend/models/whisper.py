@@ -17,7 +17,7 @@ import ctranslate2
 import numpy as np
 
 from oasr_backend.audio import amplified
-from oasr_backend.errors import ClientError, ConfigError
+from oasr_backend.errors import ClientError, ConfigError, shown
 from oasr_backend.features.log_mel import HOP_SAMPLES, WINDOW_FRAMES, log_mel, padded
 from oasr_backend.models.base import (
     FRAMES_PER_SECOND,
@@ -116,7 +116,7 @@ class WhisperRecognizer:
         """Raise ClientError where this model knows not the language or the task."""
         if options.task not in TASKS:
             raise ClientError(
-                f"task is {options.task!r}; allowed are {' and '.join(TASKS)}: choose one of them"
+                f"task is {shown(options.task)}; allowed are {' and '.join(TASKS)}: choose one of them"
             )
         if options.task == "translate" and not self._model.is_multilingual:
             raise ClientError(
@@ -290,11 +290,11 @@ class WhisperRecognizer:
     def _unknown_language(self, language: str) -> str:
         if not self._model.is_multilingual:
             return (
-                f"language is {language!r}, but the model is English-only: leave language out or set it to 'en', or "
-                "serve a multilingual model (model_dir)"
+                f"language is {shown(language)}, but the model is English-only: leave language out or set it to "
+                "'en', or serve a multilingual model (model_dir)"
             )
         return (
-            f"language is {language!r}; allowed are the codes {', '.join(self.languages)}: choose one of them, or "
+            f"language is {shown(language)}; allowed are the codes {', '.join(self.languages)}: choose one of them, or "
             "leave language out to have it detected"
         )
 

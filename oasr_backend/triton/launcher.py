@@ -61,7 +61,7 @@ class Launcher:
         self._is_started = False
         self._stopping_since: float | None = None
         self._was_forced = False
-        self._was_ready = False
+        self._was_ready = self._is_ready = False
         self._starts_anew = False
 
     def run(self) -> int:
@@ -71,15 +71,23 @@ class Launcher:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         code = self._run_once()
-        while self._starts_anew and self._stopping_since is None:
+        while self._stopping_since is None and (self._starts_anew or self._has_crashed(code)):
             self._starts_anew = False
             code = self._run_once()
         return self._conclude(code)
+
+    def _has_crashed(self, code: int) -> bool:
+        """Tell whether a server that was ready ended by a signal that nobody here sent."""
+        if code >= 0 or not self._is_ready:
+            return False
+        _complain(f"tritonserver has crashed ({describe_exit(code)}): it starts anew")
+        return True
 
     def _run_once(self) -> int:
         """Start the server, stay until it has gone, and return its exit code."""
         server = self._server
         started_s = time.monotonic()
+        self._is_ready = False
         server.start()
         self._is_started = True
         log = threading.Thread(target=self._copy_log, args=(server.process.stdout,), daemon=True)
@@ -105,7 +113,7 @@ class Launcher:
         except LaunchError:
             return
         if self._stopping_since is None:
-            self._was_ready = True
+            self._was_ready = self._is_ready = True
             _say(ready_text(self._server, time.monotonic() - started_s))
             self._watch_models()
 

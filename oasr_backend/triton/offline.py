@@ -15,7 +15,7 @@ from typing import Any
 from oasr_backend.allocator import keep_freed_memory
 from oasr_backend.engine.job import Utterance
 from oasr_backend.engine.offline import OfflineEngine
-from oasr_backend.errors import AsrError, ServerError
+from oasr_backend.errors import AsrError, ClientError, ServerError
 from oasr_backend.triton.logs import log_to_triton
 from oasr_backend.triton.metrics import TritonMetrics
 from oasr_backend.triton.replies import PendingReply
@@ -57,17 +57,19 @@ class OfflineModel:
         self._engine.close()
 
     def _accept(self, request: Any) -> None:
+        """Take one request; nothing may leave here, since Triton would fail its neighbours too."""
         reply = PendingReply(self._pb_utils, request)
         try:
-            utterances = self._read(request, reply)
+            self._add(self._read(request, reply), reply)
         except AsrError as error:
             self._refuse(reply, error)
+        except UnicodeDecodeError as error:
+            self._refuse(
+                reply, ClientError(f"id or parameters are no UTF-8 ({error}): encode them so")
+            )
         except Exception as error:
-            log.exception("request %r could not be read", request.request_id())
-            text = f"request {request.request_id()!r}: reading it failed: {error!r}"
-            self._refuse(reply, ServerError(text))
-        else:
-            self._add(utterances, reply)
+            log.exception("a request could not be read")
+            self._refuse(reply, ServerError(f"reading the request failed: {error!r}"))
 
     def _refuse(self, reply: PendingReply, error: AsrError) -> None:
         """Answer a request that never reached the engine; it counts as one utterance."""
@@ -97,8 +99,5 @@ class OfflineModel:
     def _add(self, utterances: Sequence[Utterance], reply: PendingReply) -> None:
         reply.expect(len(utterances))
         self._engine.wait_for_room()
-        try:
-            for row, utterance in enumerate(utterances):
-                self._engine.add_request(utterance, partial(reply.set_result, row))
-        except AsrError as error:
-            self._refuse(reply, error)
+        for row, utterance in enumerate(utterances):
+            self._engine.add_request(utterance, partial(reply.set_result, row))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from oasr_backend.engine.job import Result
-from oasr_backend.errors import AsrError
+from oasr_backend.errors import AsrError, ServerError
 from oasr_backend.models.base import Word
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,17 @@ class PendingReply:
             return
         self._results[row] = result
         results = [r for r in self._results if r is not None]
-        if len(results) == len(self._results):
-            self._send(self._response(results))
+        if len(results) < len(self._results):
+            return
+        try:
+            response = self._response(results)
+        except Exception as error:
+            log.exception("the reply to %s could not be made", result.request_id)
+            self.fail(
+                ServerError(f"request {result.request_id}: making the reply failed: {error!r}")
+            )
+        else:
+            self._send(response)
 
     def fail(self, error: AsrError, prefix: str = "") -> None:
         """Answer the whole request with an error; `prefix` says where it is."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oasr_backend.errors import ClientError
+from oasr_backend.errors import ClientError, shown
 from oasr_backend.models.base import Samples, TranscribeOptions
 
 PARAMETER_NAMES = (
@@ -29,6 +29,8 @@ PARAMETER_NAMES = (
 """tritonclient keeps `priority` for Triton's own batcher, so `scheduling_priority` says the same for ours."""
 
 MAX_TENANT_LENGTH = 128
+MAX_DEADLINE_MS = 24 * 3600 * 1000
+MAX_NUMBER = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +50,39 @@ class RequestOptions:
 
 def read_options(parameters_json: str) -> RequestOptions:
     """Read a request's parameters; raises ClientError for an unknown name or a bad value."""
-    parameters = json.loads(parameters_json or "{}")
+    try:
+        parameters = json.loads(parameters_json or "{}")
+    except ValueError as error:
+        raise ClientError(
+            f"the parameters cannot be read: {error}: send names and plain values"
+        ) from error
     known = {k: v for k, v in parameters.items() if not k.startswith("triton_")}  # Triton's own
     for name, value in known.items():
         if name not in PARAMETER_NAMES:
             raise ClientError(
-                f"parameter {name!r} (value {value!r}) is unknown; known are "
+                f"parameter {shown(name)} (value {shown(value)}) is unknown; known are "
                 f"{', '.join(PARAMETER_NAMES)}: correct or remove it"
             )
-    deadline_ms = _whole_number(known, "deadline_ms", None, least=1)
-    priority = _whole_number(known, "priority", 0)
+    deadline_ms = _whole_number(known, "deadline_ms", None, least=1, most=MAX_DEADLINE_MS)
+    priority = _whole_number(known, "priority", 0, most=MAX_NUMBER)
     return RequestOptions(
-        sample_rate_hz=_whole_number(known, "sample_rate", 16000, least=1) or 16000,
+        sample_rate_hz=_whole_number(known, "sample_rate", 16000, least=1, most=MAX_NUMBER)
+        or 16000,
         language=_lower(_text(known, "language")),
         task=_text(known, "task") or "transcribe",
-        priority=_whole_number(known, "scheduling_priority", priority) or 0,
+        priority=_whole_number(known, "scheduling_priority", priority, most=MAX_NUMBER) or 0,
         tenant=_text(known, "tenant"),
         deadline_s=inf if deadline_ms is None else deadline_ms / 1000,
     )
 
 
 def _whole_number(
-    parameters: Mapping[str, Any], name: str, default: int | None, least: int | None = None
+    parameters: Mapping[str, Any],
+    name: str,
+    default: int | None,
+    *,
+    least: int | None = None,
+    most: int,
 ) -> int | None:
     if name not in parameters:
         return default
@@ -80,10 +93,16 @@ def _whole_number(
         number = int(value)
     except (TypeError, ValueError):
         raise ClientError(
-            f"parameter {name!r} is {value!r}; it must be a whole number: send an integer"
+            f"parameter {name!r} is {shown(value)}; it must be a whole number: send an integer"
         ) from None
     if least is not None and number < least:
-        raise ClientError(f"parameter {name!r} is {number}; it must be at least {least}: raise it")
+        raise ClientError(
+            f"parameter {name!r} is {shown(number)}; it must be at least {least}: raise it"
+        )
+    if number > most:
+        raise ClientError(
+            f"parameter {name!r} is {shown(number)}; it must be at most {most}: lower it"
+        )
     return number
 
 
@@ -92,7 +111,7 @@ def _text(parameters: Mapping[str, Any], name: str) -> str | None:
     if value is None or (isinstance(value, str) and 0 < len(value) <= MAX_TENANT_LENGTH):
         return value
     raise ClientError(
-        f"parameter {name!r} is {value!r}; it must be a text of 1 to {MAX_TENANT_LENGTH} characters: "
+        f"parameter {name!r} is {shown(value)}; it must be a text of 1 to {MAX_TENANT_LENGTH} characters: "
         "correct or remove it"
     )
 

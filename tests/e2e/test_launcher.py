@@ -293,6 +293,18 @@ def test_clients_whose_requests_died_with_the_model_are_told_at_once_and_the_ser
     assert server.wait() == 0
 
 
+def test_server_that_crashed_is_started_anew(launch):
+    server = launch("echo")
+    server.wait_for("Ready after")
+    os.kill(server.tritonserver_pid(), signal.SIGFPE)
+    assert server.wait_for("has crashed") == (
+        "error: tritonserver has crashed (ended by SIGFPE): it starts anew\n"
+    )
+    wait_until(lambda: sum("Ready after" in line for line in list(server.lines)) == 2)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
 def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():

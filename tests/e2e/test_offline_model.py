@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -363,6 +365,32 @@ def test_beyond_the_backlog_requests_are_refused_at_once_and_the_accepted_ones_c
     assert len(answered) >= 20
     assert {result.as_numpy("TRANSCRIPTS")[0][0].decode() for result in answered} == {text}
     assert {error.status() for error in refused} == {"StatusCode.UNAVAILABLE"}
+
+
+def test_an_id_that_is_no_text_is_refused_and_harms_no_neighbour(holding, alone):
+    samples, text = alone["001.wav"]
+    header = {
+        "id": "PLACEHOLDER",
+        "inputs": [
+            {"name": "WAV", "datatype": "FP32", "shape": [1, 4], "data": [0.0] * 4},
+            {"name": "WAV_LENS", "datatype": "INT32", "shape": [1, 1], "data": [4]},
+        ],
+    }
+    body = json.dumps(header).encode().replace(b"PLACEHOLDER", b"\xff\xfe")
+    url = f"http://{holding.server.http_url}/v2/models/asr_offline/infer"
+    good = {}
+    sender = threading.Thread(
+        target=lambda: good.update(answers=holding.client.transcribe_at_once([samples] * 6))
+    )
+    sender.start()
+    time.sleep(0.3)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=30)
+    assert caught.value.code == 400
+    assert "no UTF-8" in caught.value.read().decode()
+    holding.release()
+    sender.join(120)
+    assert [answer.text for answer in good["answers"]] == [text] * 6
 
 
 def test_a_cancelled_request_does_not_run(holding, alone):

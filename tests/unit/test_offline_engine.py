@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from oasr_backend.config import EngineConfig
+from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.job import Utterance
 from oasr_backend.engine.metrics import MemoryMetrics
 from oasr_backend.engine.offline import OfflineEngine
@@ -235,6 +236,57 @@ def test_nothing_of_an_answered_request_is_kept_until_its_deadline():
         driver.run()
         assert job() is None
     assert len(driver.engine._deadlines._heap) < 200
+
+
+def test_a_deadline_centuries_away_stops_nothing():
+    inbox = Inbox()
+    inbox.leave(print)
+    assert list(inbox.take(2.0**63)) == [print]  # Python refuses to wait that long
+
+
+def test_not_knowing_whether_a_request_is_cancelled_harms_nobody():
+    def broken():
+        raise RuntimeError("no answer")
+
+    driver = Driver()
+    driver.add("a", 1600, is_cancelled=broken)
+    driver.add("b", 1600)
+    driver.run()
+    assert driver.texts() == {"a": "1600", "b": "1600"}
+
+
+def test_what_is_cancelled_is_not_prepared():
+    driver = Driver()
+    driver.add("a", 1600, first_sample=UNPREPARABLE, is_cancelled=lambda: True)
+    driver.run()
+    assert driver.errors() == {"a": (CancelledError, "the request was cancelled")}
+
+
+def test_a_result_is_delivered_before_it_is_counted():
+    driver = Driver()
+
+    def broken(*arguments, **labels):
+        raise RuntimeError("no metrics")
+
+    driver.metrics.add = broken
+    driver.add("a", 1600)
+    with pytest.raises(RuntimeError):
+        driver.run()
+    assert driver.texts() == {"a": "1600"}
+
+
+def test_room_is_counted_in_megabytes_too():
+    gate = Gate()
+    engine = threaded_engine(gate, max_batch_size=1, max_waiting_mb=1)
+    engine.add_request(ones("a", 1 << 18), lambda result: None)  # 1 MB
+    waiter = threading.Thread(target=engine.wait_for_room)
+    waiter.start()
+    waiter.join(0.05)
+    assert waiter.is_alive()
+    gate.opened.set()
+    waiter.join(30)
+    assert not waiter.is_alive()
+    engine.close()
 
 
 def test_priorities_reach_the_scheduler():

@@ -407,8 +407,8 @@ class TestLog:
         ("line", "reason"),
         [
             (
-                b'[libprotobuf ERROR text_format.cc:335] Error parsing text-format Config: 43:22: no field named "x".\n',
-                'Error parsing text-format Config: 43:22: no field named "x".',
+                b'[libprotobuf ERROR text_format.cc:335] Error parsing text-format Config: 4:2: no field "x".\n',
+                'Error parsing text-format Config: 4:2: no field "x".',
             ),
             (
                 b"Use of '--load-model' requires setting '--model-control-mode=explicit' as well\n",

@@ -60,6 +60,26 @@ def test_no_parameters_at_all_are_the_defaults():
         ({"sample_rate": 0}, "parameter 'sample_rate' is 0; it must be at least 1: raise it"),
         ({"deadline_ms": 0}, "parameter 'deadline_ms' is 0; it must be at least 1: raise it"),
         (
+            {"deadline_ms": 2**63 - 1},
+            "parameter 'deadline_ms' is 9223372036854775807; it must be at most 86400000: lower it",
+        ),
+        (
+            {"scheduling_priority": 10**400},
+            f"parameter 'scheduling_priority' is 1{'0' * 99}...; it must be at most 2147483647: lower it",
+        ),
+        (
+            {"tenant": "x" * 20000},
+            f"parameter 'tenant' is '{'x' * 99}...; it must be a text of 1 to 128 characters: correct or remove it",
+        ),
+        (
+            {"\u00e9" * 5000: 1},
+            "parameter '"
+            + "\\xe9" * 24
+            + "\\xe... (value 1) is unknown; known are "
+            + KNOWN
+            + ": correct or remove it",
+        ),
+        (
             {"language": 7},
             "parameter 'language' is 7; it must be a text of 1 to 128 characters: correct or remove it",
         ),
