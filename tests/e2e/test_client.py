@@ -228,6 +228,15 @@ def test_a_model_that_is_not_served_is_one_line(server: TritonServer, protocol: 
     assert result.stderr.endswith(" has no model 'no_such_model' that is ready\n")
 
 
+@pytest.fixture
+def heeding_ctrl_c() -> Iterator[None]:
+    """Let children be interrupted, also where this run is a shell's background job, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeding_ctrl_c")
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_ctrl_c_stops_at_once_and_keeps_what_was_printed(
     server: TritonServer, protocol: str

