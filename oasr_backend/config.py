@@ -7,13 +7,15 @@ dataclass, so that each part of the product declares its own options.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_type_hints
 
 from oasr_backend.errors import ConfigError
 
 T = TypeVar("T")
+
+JOB_SIZES = ("frames", "tokens", "vad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,19 @@ class EngineConfig:
     schedule_policy: a registered policy's name.
     max_wait_time: seconds after which a waiting request goes next, whatever the policy (`inf` for never).
     max_batch_frames: bound on longest × rows of a batch, in frames of 10 ms; None for no bound.
+    length_bucket_ratio: least shortest / longest of a batch; 0 for no bound.
+    max_offline_pad_ratio: greatest (longest × rows) / sum of lengths of a batch; 0 for no bound.
+    length_window_factor: "window" and "cost" choose among the oldest cap × this many requests.
+    cost_exponent: what "cost" counts a request of size s for: s ** this; 0 counts requests, 1 counts audio.
+    streaming_cohort_admit: streams that wait are admitted by length, so that a forward sees similar ones.
+    max_streams: running streams at most; None for max_batch_size.
     fixed_window_frames: frames that every row costs in padding; None where a row costs its length.
+    job_size: what orders by size go by: "frames", "tokens" (seconds × kappa) or "vad" (frames with speech).
+    kappa: decoded tokens a second of audio; None while unknown, which counts as max_tokens a request.
+    adaptive_kappa: learn kappa for each language from the outputs.
+    max_tokens: the tokens that a request counts for where kappa is unknown.
+    tenant_fairness: serve the tenant with the least audio-seconds served first.
+    tenant_weights: "a=2,b=0.5": shares of tenants; 1 for those not named.
     max_waiting: utterances accepted and not yet answered; at this many nothing more is accepted.
     max_waiting_mb: megabytes of their samples; at this many nothing more is accepted either.
     max_audio_s: the longest audio of one utterance, in seconds.
@@ -33,10 +47,22 @@ class EngineConfig:
 
     max_batch_size: int = 32
     preferred_batch_size: tuple[int, ...] | None = None
-    schedule_policy: str = "fcfs"
+    schedule_policy: str = "window"
     max_wait_time: float = 0.2
     max_batch_frames: int | None = None
+    length_bucket_ratio: float = 0.0
+    max_offline_pad_ratio: float = 4.0
+    length_window_factor: int = 4
+    cost_exponent: float = 0.5
+    streaming_cohort_admit: bool = True
+    max_streams: int | None = None
     fixed_window_frames: int | None = None
+    job_size: str = "frames"
+    kappa: float | None = None
+    adaptive_kappa: bool = False
+    max_tokens: int = 224
+    tenant_fairness: bool = False
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
     max_waiting: int = 512
     max_waiting_mb: int = 1024
     max_audio_s: float = 7200.0
@@ -45,8 +71,28 @@ class EngineConfig:
         check_at_least(
             self, 1, "max_batch_size", "max_waiting", "max_waiting_mb", "max_batch_frames"
         )
-        check_at_least(self, 1, "fixed_window_frames")
-        check_at_least(self, 0, "max_wait_time", "max_audio_s")
+        check_at_least(
+            self, 1, "fixed_window_frames", "length_window_factor", "max_streams", "max_tokens"
+        )
+        check_at_least(
+            self,
+            0,
+            "max_wait_time",
+            "max_audio_s",
+            "max_offline_pad_ratio",
+            "cost_exponent",
+            "kappa",
+        )
+        check_choice("job_size", self.job_size, JOB_SIZES)
+        if not 0 <= self.length_bucket_ratio <= 1:
+            raise ConfigError(
+                f"length_bucket_ratio is {self.length_bucket_ratio}; it must be from 0 to 1: correct it"
+            )
+        for tenant, weight in self.tenant_weights.items():
+            if not 0 < weight < math.inf:
+                raise ConfigError(
+                    f"tenant_weights gives {tenant!r} {weight}; a weight must be above 0: raise it"
+                )
         if self.preferred_batch_size is not None:
             sizes = tuple(sorted(set(self.preferred_batch_size)))
             object.__setattr__(self, "preferred_batch_size", sizes or None)
@@ -69,6 +115,19 @@ def check_at_least(options: object, least: float, *names: str) -> None:
             raise ConfigError(f"{name} is {value}; it must be at least {least}: raise it")
 
 
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Raise ConfigError where a value is none of the allowed."""
+    if value not in allowed:
+        raise ConfigError(
+            f"{name} is {value!r}; it must be one of {', '.join(allowed)}: choose one of them"
+        )
+
+
+def _read_weights(text: str) -> dict[str, float]:
+    pairs = (pair.split("=") for pair in text.split(",") if pair.strip())
+    return {name.strip(): _read_float(weight) for name, weight in pairs}
+
+
 def _read_bool(text: str) -> bool:
     return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
 
@@ -85,6 +144,7 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
     "float": (_read_float, "a number"),
     "str": (str, "a text"),
+    "Mapping[str, float]": (_read_weights, "a list as name=weight,name=weight"),
 }
 
 
@@ -109,7 +169,9 @@ def option_names(*options_types: type) -> list[str]:
 
 
 def _read_one(name: str, text: str, hint: Any) -> Any:
-    type_names = str(hint) if not isinstance(hint, type) else hint.__name__
+    type_names = (
+        str(hint).removeprefix("collections.abc.") if not isinstance(hint, type) else hint.__name__
+    )
     if "None" in type_names and text.lower() in ("none", ""):
         return None
     reader, allowed = _READERS[type_names.removesuffix(" | None")]

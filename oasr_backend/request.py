@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+FRAMES_PER_SECOND = 100
+"""Durations are counted in frames of 10 ms everywhere, as Kaldi and Whisper do."""
+
 
 class RequestState(Enum):
     """Where a request is in its life."""
@@ -33,6 +36,12 @@ class IllegalTransitionError(RuntimeError):
     """A request was moved to a state that its present one does not lead to: our bug."""
 
 
+def check_length(request_id: str, num_frames: int) -> None:
+    """Raise ValueError for a negative length."""
+    if num_frames < 0:
+        raise ValueError(f"num_frames of request {request_id!r} is {num_frames}; it must be >= 0")
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One utterance or one stream that wants the encoder.
@@ -40,6 +49,8 @@ class Request:
     num_frames: length of the audio in frames of 10 ms; of a stream, what it has buffered so far.
     priority: lower is sooner; below 0 counts as 0, so that nobody overtakes the default class.
     arrival_time: in the scheduler's clock; the scheduler sets it where it is None.
+    language, speech_frames: what estimates of the job's size may use.
+    size: the estimated size, set by the scheduler.
     """
 
     request_id: str
@@ -48,16 +59,16 @@ class Request:
     priority: int = 0
     tenant: str | None = None
     arrival_time: float | None = None
+    language: str | None = None
+    speech_frames: int | None = None
     payload: object = None
+    size: int = 1
     stream_id: int | None = None
     state: RequestState = RequestState.WAITING
     ticket: int = field(default=-1, repr=False)
 
     def __post_init__(self) -> None:
-        if self.num_frames < 0:
-            raise ValueError(
-                f"num_frames of request {self.request_id!r} is {self.num_frames}; it must be >= 0"
-            )
+        check_length(self.request_id, self.num_frames)
         self.priority = max(0, self.priority)
 
     def advance(self, state: RequestState) -> None:

@@ -271,6 +271,7 @@ class OfflineEngine:
                 num_frames,
                 priority=job.utterance.priority,
                 tenant=job.utterance.tenant,
+                language=job.utterance.options.language,
                 # A later piece of a long utterance has not waited since the first one did.
                 arrival_time=job.accepted_at if len(job.rows) == 1 else None,
                 payload=row,
@@ -310,8 +311,23 @@ class OfflineEngine:
         step_s = self._clock() - started_at
         self._metrics.observe("oasr_batch_size", len(rows))
         self._metrics.observe("oasr_step_seconds", step_s)
+        self._learn(rows, transcripts, step_s)
         for row, transcript in zip(rows, transcripts, strict=True):
             self._finish_row(row, transcript, step_s, len(rows))
+
+    def _learn(
+        self, rows: Sequence[Row], outcomes: Sequence[Transcript | ServerError], step_s: float
+    ) -> None:
+        """Teach the scheduler what a batch took, unless it failed and ran more than once, and what it gave."""
+        frames = [row.prepared.num_frames for row in rows if row.prepared is not None]
+        if any(isinstance(outcome, ServerError) for outcome in outcomes):
+            return
+        longest = self._config.fixed_window_frames or max(frames)
+        self._scheduler.costs.observe(len(rows), longest, step_s)
+        for num_frames, outcome in zip(frames, outcomes, strict=True):
+            if isinstance(outcome, Transcript):
+                duration_s = num_frames / FRAMES_PER_SECOND
+                self._scheduler.learn_output(outcome.language, duration_s, len(outcome.tokens))
 
     def _transcribe(self, rows: Sequence[Row]) -> Sequence[Transcript | ServerError]:
         """Transcribe a batch; where it fails, each row alone, so that only the guilty one fails."""

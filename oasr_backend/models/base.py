@@ -14,10 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oasr_backend.audio import Samples as Samples
-
-FRAMES_PER_SECOND = 100
-"""Durations are counted in frames of 10 ms everywhere, as Kaldi and Whisper do."""
-
+from oasr_backend.request import FRAMES_PER_SECOND as FRAMES_PER_SECOND
 
 UNSPACED_LANGUAGES = frozenset({"bo", "ja", "km", "lo", "my", "th", "yue", "zh"})
 """Languages written without spaces between words."""

@@ -13,13 +13,15 @@ class Ladder:
     """
 
     def __init__(self, preferred_sizes: Sequence[int], max_batch_size: int) -> None:
-        self.sizes = tuple(sorted(set(preferred_sizes)))
-        self.cap = self.sizes[-1] if self.sizes else max_batch_size
-        self.smallest = self.sizes[0] if self.sizes else 1
+        self.preferred = tuple(sorted(set(preferred_sizes)))
+        self.rungs = self.preferred or tuple(range(1, max_batch_size + 1))
+        self.smallest, self.cap = self.rungs[0], self.rungs[-1]
+
+    def up_to(self, num_requests: int) -> Sequence[int]:
+        """Return the rungs that so many requests fill, ascending."""
+        return self.rungs[: bisect_right(self.rungs, num_requests)]
 
     def largest_up_to(self, num_requests: int) -> int:
-        """Return the largest rung that `num_requests` fill, 0 where they fill none."""
-        if not self.sizes:
-            return min(num_requests, self.cap)
-        index = bisect_right(self.sizes, num_requests)
-        return self.sizes[index - 1] if index else 0
+        """Return the largest rung that so many requests fill, 0 where they fill none."""
+        filled = self.up_to(num_requests)
+        return filled[-1] if filled else 0

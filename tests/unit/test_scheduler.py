@@ -8,7 +8,7 @@ import pytest
 from oasr_backend.config import EngineConfig
 from oasr_backend.errors import ConfigError
 from oasr_backend.request import Request, RequestState
-from oasr_backend.scheduler import Scheduler, register_policy
+from oasr_backend.scheduler import Policy, Scheduler, register_policy
 from tests.fakes import FakeClock
 
 
@@ -246,9 +246,9 @@ def test_a_list_is_split_within_the_bounds(options, lengths, sizes):
 
 
 def test_a_policy_of_a_user_is_found_by_name_and_bounded():
-    class LastFirst:
-        def select(self, queue, limits, now):
-            return [list(queue.in_order(now))[-1]]
+    class LastFirst(Policy):
+        def select(self, limits, now):
+            return [list(self.queue.in_order(now))[-1]]
 
     register_policy("last_first", LastFirst)
     clock = FakeClock()
@@ -272,7 +272,7 @@ def test_stale_entries_do_not_pile_up():
         scheduler.add_request(Request(f"p{number}", 100, priority=1 + number % 3))
         scheduler.abort_request(f"p{number}")
         scheduler.schedule()
-    queue = scheduler._offline_waiting
+    queue = scheduler._offline._lanes[None].queue
     assert len(queue) == 0
     orders = [*queue.by_class(), queue._everyone]
     assert all(len(order._entries) < 200 for order in orders)

@@ -35,6 +35,17 @@ def test_none_and_inf_are_readable():
     assert (config.max_batch_frames, config.max_wait_time) == (None, float("inf"))
 
 
+def test_scheduling_options_are_parameters():
+    settings = read_settings(
+        model_config(
+            schedule_policy="cost", tenant_fairness="true", tenant_weights="a=2, b=0.5", kappa="3.5"
+        )
+    )
+    config = settings.engine_config(None)
+    assert (config.schedule_policy, config.tenant_fairness, config.kappa) == ("cost", True, 3.5)
+    assert config.tenant_weights == {"a": 2.0, "b": 0.5}
+
+
 @pytest.mark.parametrize(
     ("config", "start"),
     [
@@ -46,6 +57,22 @@ def test_none_and_inf_are_readable():
         (model_config(max_waiting="0"), "max_waiting is 0; it must be at least 1: raise it"),
         (model_config(max_wait_time="nan"), "max_wait_time is 'nan'; it must be a number"),
         (model_config(vad_filter="perhaps"), "vad_filter is 'perhaps'; it must be true or false"),
+        (
+            model_config(tenant_weights="a"),
+            "tenant_weights is 'a'; it must be a list as name=weight,name=weight",
+        ),
+        (
+            model_config(tenant_weights="a=0"),
+            "tenant_weights gives 'a' 0.0; a weight must be above 0: raise it",
+        ),
+        (
+            model_config(job_size="bytes"),
+            "job_size is 'bytes'; it must be one of frames, tokens, vad",
+        ),
+        (
+            model_config(length_bucket_ratio="2"),
+            "length_bucket_ratio is 2.0; it must be from 0 to 1: correct it",
+        ),
         (model_config(model_family="kaldi"), "model_family is 'kaldi'; it must be one of whisper"),
         (
             model_config(max_batch_size=4, sizes=(1, 8)),

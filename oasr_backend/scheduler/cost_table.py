@@ -1,0 +1,128 @@
+"""How long a batch takes: t(rows, longest), from a prior, from measurements at load, and from the steps that ran.
+
+The base is a straight line, `fixed + slope · rows · longest`, until measurements at load replace it by a grid of rungs
+and lengths. The steps that run refine it: an affine map of the base is fitted to them, which for the line is the fit
+of `fixed` and `slope` themselves. It knows nothing of requests or clocks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+PRIOR_FIXED_S = 0.010
+PRIOR_SLOPE_S = 0.002 / 100
+"""Before anything is measured: 10 ms a batch, and 2 ms a padded second of audio (a frame is 10 ms)."""
+
+REMEMBERED_STEPS = 200
+"""Steps that the fit remembers, about: an older one counts for less with every new one."""
+
+PRIOR_WEIGHT = 1.0
+"""What the base weighs in the fit, in steps: it keeps the fit defined while all batches look alike."""
+
+MIN_TIME_S = 1e-6
+
+
+class CostTable:
+    """The time of a batch by its rows and its longest row, in seconds and frames of 10 ms."""
+
+    def __init__(self, fixed_s: float = PRIOR_FIXED_S, slope_s: float = PRIOR_SLOPE_S) -> None:
+        """Start from `fixed_s` a batch and `slope_s` a padded frame."""
+        self._fixed_s, self._slope_s = fixed_s, slope_s
+        # rows → [(longest, seconds)], both ascending.
+        self._grid: dict[int, list[tuple[int, float]]] = {}
+        self._rungs: list[int] = []
+        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        self._offset_s, self._scale = 0.0, 1.0
+
+    def measure(self, num_rows: int, longest: int, seconds: float) -> None:
+        """Take a measurement made at load; the base then goes through it."""
+        points = dict(self._grid.get(num_rows, ()))
+        points[longest] = seconds
+        self._grid[num_rows] = sorted(points.items())
+        self._rungs = sorted(self._grid)
+        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        self._offset_s, self._scale = 0.0, 1.0
+
+    def observe(self, num_rows: int, longest: int, seconds: float) -> None:
+        """Learn from a step that ran: O(1)."""
+        base = self._base_s(num_rows, longest)
+        keep = 1 - 1 / REMEMBERED_STEPS
+        self._weight = self._weight * keep + 1
+        self._x = self._x * keep + base
+        self._y = self._y * keep + seconds
+        self._xx = self._xx * keep + base * base
+        self._xy = self._xy * keep + base * seconds
+        self._fit()
+
+    def batch_time_s(self, num_rows: int, longest: int) -> float:
+        """Return the estimated time of a batch, in seconds, above 0."""
+        base = (
+            self._base_s(num_rows, longest)
+            if self._grid
+            else self._fixed_s + self._slope_s * num_rows * longest
+        )
+        time_s = self._offset_s + self._scale * base
+        return time_s if time_s > MIN_TIME_S else MIN_TIME_S
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the whole table as plain data, for a file; `from_dict` reads it."""
+        return {
+            "fixed_s": self._fixed_s,
+            "slope_s_per_frame": self._slope_s,
+            "offset_s": self._offset_s,
+            "scale": self._scale,
+            "grid": {str(rows): points for rows, points in self._grid.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> CostTable:
+        """Build a table from what `as_dict` gave; it goes on learning from there."""
+        table = cls(
+            data["offset_s"] + data["scale"] * data["fixed_s"],
+            data["scale"] * data["slope_s_per_frame"],
+        )
+        for rows, points in data["grid"].items():
+            for longest, seconds in points:
+                table.measure(int(rows), longest, data["offset_s"] + data["scale"] * seconds)
+        return table
+
+    def _base_s(self, num_rows: int, longest: int) -> float:
+        if not self._grid:
+            return self._fixed_s + self._slope_s * num_rows * longest
+        index = bisect_left(self._rungs, num_rows)
+        if index == len(self._rungs):  # beyond the top rung, in proportion to it
+            top = self._rungs[-1]
+            return _interpolate(self._grid[top], longest) * num_rows / top
+        above = self._rungs[index]
+        time_above = _interpolate(self._grid[above], longest)
+        if above == num_rows or index == 0:
+            return time_above
+        below = self._rungs[index - 1]
+        time_below = _interpolate(self._grid[below], longest)
+        return time_below + (time_above - time_below) * (num_rows - below) / (above - below)
+
+    def _fit(self) -> None:
+        """Fit seconds = offset + scale · base by least squares, drawn to the base in proportion.
+
+        The base enters as two points on the line through the origin and the steps' mean, at 0 and at twice the mean.
+        So batches that all look alike scale the base, and different ones soon outweigh it.
+        """
+        mean_x, mean_y = self._x / self._weight, self._y / self._weight
+        weight = PRIOR_WEIGHT / 2
+        total = self._weight + PRIOR_WEIGHT
+        x, y = self._x + weight * 2 * mean_x, self._y + weight * 2 * mean_y
+        xx, xy = self._xx + weight * 4 * mean_x**2, self._xy + weight * 4 * mean_x * mean_y
+        spread = total * xx - x * x
+        scale = (total * xy - x * y) / spread if spread > 0 else 1.0
+        scale = max(scale, 1e-3)  # noise: a longer batch is never quicker
+        self._scale, self._offset_s = scale, (y - scale * x) / total
+
+
+def _interpolate(points: list[tuple[int, float]], longest: int) -> float:
+    """Return the time at `longest` on the line through the two points beside it, above 0."""
+    if len(points) == 1:
+        return points[0][1]
+    index = min(max(1, bisect_left(points, longest, key=lambda point: point[0])), len(points) - 1)
+    (x0, y0), (x1, y1) = points[index - 1], points[index]
+    return max(MIN_TIME_S, y0 + (y1 - y0) * (longest - x0) / (x1 - x0))

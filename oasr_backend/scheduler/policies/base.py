@@ -1,0 +1,85 @@
+"""What a policy is, and the two ways to fill a batch that most of them share.
+
+A policy orders and a limit bounds; neither takes anything out of the queue it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from oasr_backend.config import EngineConfig
+from oasr_backend.request import Request
+from oasr_backend.scheduler.cost_table import CostTable
+from oasr_backend.scheduler.limits import Limits
+from oasr_backend.scheduler.queue import WaitingQueue
+
+MAX_REFUSALS = 1024
+"""Requests that a fill looks at in vain before it ships what it has: a bound on the cost of one selection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a policy may know beside its queue."""
+
+    config: EngineConfig
+    costs: CostTable
+
+
+class Policy:
+    """Chooses one batch of a queue; subclasses implement `select`.
+
+    ships_oldest: it always ships the queue's head, and so needs no forced fill once that is overdue.
+    num_switches: how often it has changed what it does.
+    """
+
+    ships_oldest = False
+    num_switches = 0
+
+    def __init__(self, context: Context, queue: WaitingQueue) -> None:
+        self.context = context
+        self.queue = queue
+
+    def add(self, request: Request) -> None:
+        """Learn that a request was filed; for policies that keep an order of their own."""
+
+    def remove(self, request: Request) -> None:
+        """Learn that a request has left the queue, dispatched or not."""
+
+    def select(self, limits: Limits, now: float) -> Sequence[Request]:
+        """Return a batch of the queue, which is not empty, within the limits, the most wanted first."""
+        raise NotImplementedError
+
+
+def fill_in_order(requests: Iterable[Request], limits: Limits) -> list[Request]:
+    """Fill a batch strictly in order: no guards, and it stops at the first that would break the budget."""
+    batch: list[Request] = []
+    longest = 0
+    for request in requests:
+        longest = max(longest, limits.padded_frames(request))
+        if not limits.fits(len(batch) + 1, longest):
+            break
+        batch.append(request)
+    return batch
+
+
+def fill_with_peers(
+    requests: Iterable[Request], limits: Limits, batch: Sequence[Request] = ()
+) -> list[Request]:
+    """Fill a batch in order, skipping whom the guards or the budget refuse beside those already in it."""
+    filled = list(batch)
+    lengths = [limits.padded_frames(request) for request in filled]
+    shortest, longest, total = min(lengths, default=0), max(lengths, default=0), sum(lengths)
+    num_refused = 0
+    for request in requests:
+        if len(filled) == limits.ladder.cap or num_refused == MAX_REFUSALS:
+            break
+        length = limits.padded_frames(request)
+        low = min(shortest, length) if filled else length
+        high = max(longest, length)
+        if limits.admits(len(filled) + 1, low, high, total + length):
+            filled.append(request)
+            shortest, longest, total = low, high, total + length
+        else:
+            num_refused += 1
+    return filled
