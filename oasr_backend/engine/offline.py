@@ -24,6 +24,7 @@ from oasr_backend.audio import (
     check_samples,
 )
 from oasr_backend.config import EngineConfig
+from oasr_backend.engine.backlog import Backlog
 from oasr_backend.engine.deadlines import Deadlines
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.job import Job, Pieces, Result, Row, Utterance
@@ -41,8 +42,6 @@ from oasr_backend.scheduler import Scheduler
 from oasr_backend.segment import pieces as cut_to_pieces
 
 log = logging.getLogger(__name__)
-
-MEGABYTE = 1 << 20
 
 Clock = Callable[[], float]
 OnDone = Callable[[Result], None]
@@ -67,13 +66,11 @@ class OfflineEngine:
         self._preparer = preparer or ThreadPoolExecutor(1, thread_name_prefix="oasr-prepare")
         self._inbox = Inbox()
         self._jobs: dict[str, Job] = {}
+        self._accepting = threading.Lock()
         self._deadlines = Deadlines()
         # A long utterance keeps two batches of rows in flight: one that runs and one that waits.
         self._max_rows_in_flight = 2 * max(config.preferred_batch_size or (config.max_batch_size,))
-        self._room = threading.Condition()
-        self._backlog = 0
-        self._backlog_bytes = 0
-        self._refusal: UnavailableError | None = None
+        self._backlog = Backlog(config.max_waiting, config.max_waiting_mb)
         self._thread = threading.Thread(target=self._run, name="oasr-engine", daemon=True)
 
     # Called from any thread.
@@ -84,7 +81,7 @@ class OfflineEngine:
 
     def close(self) -> None:
         """Accept nothing more, answer what was accepted, and stop."""
-        self._refuse(
+        self._backlog.refuse(
             UnavailableError("the engine is shutting down: send the request to another server")
         )
         self._inbox.leave(lambda: None)
@@ -94,14 +91,7 @@ class OfflineEngine:
 
     def wait_for_room(self) -> None:
         """Return once the backlog is below `max_waiting` and `max_waiting_mb`, or nothing is accepted any more."""
-        with self._room:
-            self._room.wait_for(lambda: self._has_room() or self._refusal is not None)
-
-    def _has_room(self) -> bool:
-        return (
-            self._backlog < self._config.max_waiting
-            and self._backlog_bytes < self._config.max_waiting_mb * MEGABYTE
-        )
+        self._backlog.wait_for_room()
 
     def check(self, utterance: Utterance) -> None:
         """Raise ClientError where an utterance cannot be accepted whatever the load; looks at no sample."""
@@ -117,14 +107,11 @@ class OfflineEngine:
         """
         self.check(utterance)
         job = self._new_job(utterance, on_done)
-        with self._room:
-            if self._refusal is not None:
-                raise self._refusal
+        with self._accepting:
             if job.request_id in self._jobs:
                 raise ValueError(f"request id {job.request_id!r} is already in the engine")
+            self._backlog.accept(job.utterance.samples.nbytes)
             self._jobs[job.request_id] = job
-            self._backlog += 1
-            self._backlog_bytes += job.utterance.samples.nbytes
         self._inbox.leave(lambda: self._accept(job))
 
     def abort(self, request_id: str) -> None:
@@ -135,7 +122,7 @@ class OfflineEngine:
     @property
     def num_unanswered(self) -> int:
         """Utterances accepted and not yet answered."""
-        return self._backlog
+        return self._backlog.num_unanswered
 
     def _new_job(self, utterance: Utterance, on_done: OnDone) -> Job:
         now = self._clock()
@@ -147,11 +134,6 @@ class OfflineEngine:
             accepted_at=now,
             deadline_at=now + utterance.deadline_s,
         )
-
-    def _refuse(self, reason: UnavailableError) -> None:
-        with self._room:
-            self._refusal = self._refusal or reason
-            self._room.notify_all()
 
     # Called from the preparing thread.
 
@@ -195,7 +177,7 @@ class OfflineEngine:
     def _run(self) -> None:
         try:
             is_busy = False
-            while self._backlog or self._refusal is None:
+            while not self._backlog.is_done:
                 self.take_commands(0.0 if is_busy else self._seconds_to_wakeup())
                 is_busy = self.step()
                 self._publish()
@@ -204,7 +186,7 @@ class OfflineEngine:
             self._fail_everything(error)
 
     def _publish(self) -> None:
-        self._metrics.set("oasr_backlog_requests", self._backlog)
+        self._metrics.set("oasr_backlog_requests", self.num_unanswered)
         self._metrics.flush()
 
     def take_commands(self, timeout_s: float | None = 0.0) -> None:
@@ -370,10 +352,7 @@ class OfflineEngine:
         for row_id in job.waiting_ids:
             self._scheduler.abort_request(row_id)
         del self._jobs[job.request_id]
-        with self._room:
-            self._backlog -= 1
-            self._backlog_bytes -= job.utterance.samples.nbytes
-            self._room.notify_all()
+        self._backlog.answered(job.utterance.samples.nbytes)
         try:
             job.on_done(result)
         except Exception:
@@ -388,8 +367,12 @@ class OfflineEngine:
             self._metrics.add("oasr_audio_seconds_total", job.duration_s)
 
     def _fail_everything(self, error: Exception) -> None:
-        self._refuse(UnavailableError(f"the engine has stopped: {error!r}: reload the model"))
-        for job in list(self._jobs.values()):
+        self._backlog.refuse(
+            UnavailableError(f"the engine has stopped: {error!r}: reload the model")
+        )
+        with self._accepting:  # who was accepted a moment ago is in the table now
+            jobs = list(self._jobs.values())
+        for job in jobs:
             self._fail(job, ServerError(f"request {job.request_id}: the engine stopped: {error!r}"))
         self._publish()
 
