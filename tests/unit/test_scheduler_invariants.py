@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,7 +23,6 @@ from tests.fakes import FakeClock
 
 POLICIES = ["fcfs", "bucket", "window", "sjf", "hrrn", "cost", "adaptive"]
 NEVER_PASSES_OVER_OVERDUE = {"fcfs", "bucket", "sjf", "hrrn"}
-BOUNDED_DELAY = {"window", "cost"}
 
 LENGTHS = st.one_of(st.integers(0, 3500), st.sampled_from([0, 1, 100, 100, 3000]))
 
@@ -53,20 +52,10 @@ def configs(draw, policy):
 
 
 @dataclass
-class Track:
-    """What the test itself knows of a waiting utterance."""
-
-    request: Request
-    num_ahead: int  # of its class or before it in any way, when it came
-    num_batches: int = 0
-    changed: bool = False
-
-
-@dataclass
 class Model:
     """The test's own account of who is where."""
 
-    waiting: dict[str, Track] = field(default_factory=dict)
+    waiting: dict[str, Request] = field(default_factory=dict)
     streams_waiting: dict[str, Request] = field(default_factory=dict)
     running: dict[str, Request] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
@@ -98,9 +87,7 @@ def machine_for(policy):
                 arrival_time=self.clock.now - waited,
             )
             self.num_added += 1
-            self.model.waiting[request.request_id] = Track(
-                request, len(self.model.waiting), changed=waited > 0
-            )
+            self.model.waiting[request.request_id] = request
             self.scheduler.add_request(request)
 
         @rule(length=LENGTHS, priority=st.integers(0, 2), tenant=st.sampled_from([None, "a"]))
@@ -161,7 +148,7 @@ def machine_for(policy):
 
         @rule()
         def schedule(self):
-            overdue = {n for n, t in self.model.waiting.items() if self.is_overdue(t.request)}
+            overdue = {n for n, t in self.model.waiting.items() if self.is_overdue(t)}
             output = self.scheduler.schedule()
             self.check_streams(output)
             if output.offline_batch:
@@ -174,7 +161,7 @@ def machine_for(policy):
             assert due >= self.clock.now or self.clock.now - due >= 0
             self.clock.now = max(self.clock.now, due)
             output = self.scheduler.schedule()
-            overdue = {n for n, t in self.model.waiting.items() if self.is_overdue(t.request)}
+            overdue = {n for n, t in self.model.waiting.items() if self.is_overdue(t)}
             assert output.offline_batch or output.newly_admitted, "woken for nothing"
             self.check_streams(output)
             if output.offline_batch:
@@ -225,36 +212,16 @@ def machine_for(policy):
                 if chosen - overdue:
                     assert overdue <= chosen, "one that is not overdue went before one that is"
                 else:
-                    latest = max((self.model.waiting[n].request.arrival_time, n) for n in chosen)
+                    latest = max((self.model.waiting[n].arrival_time, n) for n in chosen)
                     passed = [
                         n
                         for n in overdue - chosen
-                        if (self.model.waiting[n].request.arrival_time, n) < latest
+                        if (self.model.waiting[n].arrival_time, n) < latest
                     ]
                     assert not passed, "an older overdue one was passed over"
             for name in names:
-                track = self.model.waiting.pop(name)
+                self.model.waiting.pop(name)
                 self.model.gone.add(name)
-                self.check_delay(track)
-            for track in self.model.waiting.values():
-                track.num_batches += 1
-
-        def check_delay(self, track):
-            """Bounded reordering; holds where one class and one tenant wait in order of arrival."""
-            config = self.config
-            if (
-                policy in BOUNDED_DELAY
-                and self.one_class
-                and not config.tenant_fairness
-                and not track.changed
-            ):
-                assert track.num_batches <= track.num_ahead, (
-                    "left later than one batch for each ahead of it"
-                )
-
-        @property
-        def one_class(self):
-            return getattr(self, "_one_class", False)
 
         @invariant()
         def counts_agree(self):
@@ -311,3 +278,30 @@ def test_the_invariants_hold_in_every_life(policy):
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+@pytest.mark.parametrize("policy", ["window", "cost"])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_request_leaves_within_as_many_batches_as_were_ahead_of_it_and_one(policy, data):
+    config = data.draw(configs(policy).filter(lambda c: not c.tenant_fairness))
+    clock = FakeClock()
+    scheduler = Scheduler(config, clock)
+    num_added = 0
+    ahead, num_batches = {}, {}
+    for action in (
+        data.draw(st.lists(st.one_of(LENGTHS, st.just("step")), max_size=60)) + ["step"] * 60
+    ):
+        clock.advance(0.01)
+        if action != "step":
+            name = f"{num_added:04d}"
+            num_added += 1
+            ahead[name], num_batches[name] = scheduler.num_waiting, 0
+            scheduler.add_request(Request(name, action))
+            continue
+        batch = scheduler.schedule().offline_batch
+        if batch:
+            for name in num_batches:
+                num_batches[name] += 1
+        for request in batch:
+            assert num_batches.pop(request.request_id) <= ahead[request.request_id] + 1
