@@ -1,8 +1,8 @@
 """Tell glibc to keep the memory that a forward frees.
 
-By default glibc maps every large block afresh and gives it back when it is freed, so that each layer's
-activations are zeroed page by page again: a third of a Whisper encoder's time on two cores went there (0.58 s a row
-with the default, 0.35 s with this, at every batch size). It knows nothing of what allocates.
+By default glibc maps every large block afresh and gives it back when it is freed, so that the kernel zeroes each layer's
+activations page by page again, which costs a Whisper encoder on a CPU a good part of its time. It knows nothing of what
+allocates.
 """
 
 from __future__ import annotations

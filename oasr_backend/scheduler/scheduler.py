@@ -75,8 +75,10 @@ class Scheduler:
         self._index[request.request_id] = request
 
     def update(self, request_id: str, num_frames: int) -> None:
-        """Change a request's length, re-filing it if it waits; its place by arrival stays. Raises
-        KeyError for an unknown id, ValueError for a negative length."""
+        """Change a request's length, re-filing it if it waits; its place by arrival stays.
+
+        Raises KeyError for an unknown id, ValueError for a negative length.
+        """
         request = self._index[request_id]
         check_length(request_id, num_frames)
         is_waiting = request.state is RequestState.WAITING

@@ -1,7 +1,7 @@
-""" "adaptive": switches between fixed policies on what the queue looks like.
+"""Switch between fixed policies on how many requests wait: "adaptive".
 
-Three signs are read at every selection: how many wait, how long the oldest has waited, and whether it has waited for
-much longer than the one in the middle. Each switch is logged and counted.
+A shallow queue leaves little to choose, a deep one much. Between the two depths it stays as it is, so that it does not
+switch back and forth. Each switch is logged and counted.
 """
 
 from __future__ import annotations
