@@ -1,6 +1,6 @@
 """Tell glibc to keep the memory that a forward frees.
 
-By default glibc maps every large block afresh and gives it back when it is freed, so that the kernel zeroes each layer's
+By default glibc maps every large block anew and gives it back when it is freed, so that the kernel zeroes each layer's
 activations page by page again, which costs a Whisper encoder on a CPU a good part of its time. It knows nothing of what
 allocates.
 """

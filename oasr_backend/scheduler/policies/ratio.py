@@ -1,4 +1,4 @@
-""" "hrrn": the highest response ratio next.
+"""Highest response ratio next: "hrrn".
 
 The ratio is (waited + s) / s with s the estimated size: a short job goes before a long one that came with it, and
 every job comes up in time. Highest Response Ratio Next of duration-aware serving.

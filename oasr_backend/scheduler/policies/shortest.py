@@ -1,6 +1,6 @@
-""" "sjf": the shortest job of the best class, and the next ones in size.
+"""Shortest job first, "sjf": the shortest of the best class, and the next ones in size.
 
-Shortest Job First of duration-aware serving: a clip's length is known when it arrives and stands for its work.
+As in duration-aware serving, a clip's length is known when it arrives and stands for its work.
 """
 
 from __future__ import annotations
