@@ -20,6 +20,9 @@ class RequestState(Enum):
     FINISHED = "finished"
     ABORTED = "aborted"
 
+    # By identity: Enum's own goes through the name, twice for every move of every request.
+    __hash__ = object.__hash__
+
 
 TRANSITIONS: dict[RequestState, frozenset[RequestState]] = {
     RequestState.WAITING: frozenset({RequestState.RUNNING, RequestState.ABORTED}),

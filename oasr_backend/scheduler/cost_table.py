@@ -65,6 +65,13 @@ class CostTable:
         time_s = self._offset_s + self._scale * base
         return time_s if time_s > MIN_TIME_S else MIN_TIME_S
 
+    @property
+    def line(self) -> tuple[float, float] | None:
+        """The table as (fixed, slope) of fixed + slope · rows · longest; None once it has measurements at load."""
+        if self._grid:
+            return None
+        return self._offset_s + self._scale * self._fixed_s, self._scale * self._slope_s
+
     def as_dict(self) -> dict[str, Any]:
         """Return the whole table as plain data, for a file; `from_dict` reads it."""
         return {

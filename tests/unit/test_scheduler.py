@@ -275,4 +275,4 @@ def test_stale_entries_do_not_pile_up():
     queue = scheduler._offline._lanes[None].queue
     assert len(queue) == 0
     orders = [*queue.by_class(), queue._everyone]
-    assert all(len(order._entries) < 200 for order in orders)
+    assert all(len(order._keys) < 200 for order in orders)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from oasr_backend.config import EngineConfig
 from oasr_backend.request import Request
@@ -55,7 +56,7 @@ def fill_in_order(requests: Iterable[Request], limits: Limits) -> list[Request]:
     """Fill a batch strictly in order: no guards, and it stops at the first that would break the budget."""
     batch: list[Request] = []
     longest = 0
-    for request in requests:
+    for request in islice(requests, limits.ladder.cap):
         longest = max(longest, limits.padded_frames(request))
         if not limits.fits(len(batch) + 1, longest):
             break
@@ -70,16 +71,17 @@ def fill_with_peers(
     filled = list(batch)
     lengths = [limits.padded_frames(request) for request in filled]
     shortest, longest, total = min(lengths, default=0), max(lengths, default=0), sum(lengths)
+    window, cap = limits.fixed_window_frames, limits.ladder.cap
     num_refused = 0
     for request in requests:
-        if len(filled) == limits.ladder.cap or num_refused == MAX_REFUSALS:
-            break
-        length = limits.padded_frames(request)
-        low = min(shortest, length) if filled else length
-        high = max(longest, length)
+        length = window or request.num_frames
+        low = length if length < shortest or not filled else shortest
+        high = length if length > longest else longest
         if limits.admits(len(filled) + 1, low, high, total + length):
             filled.append(request)
             shortest, longest, total = low, high, total + length
         else:
             num_refused += 1
+        if len(filled) == cap or num_refused == MAX_REFUSALS:
+            break
     return filled

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from math import inf
 
+import numpy as np
+import numpy.typing as npt
 from sortedcontainers import SortedDict
 
-from oasr_backend.request import Request
+from oasr_backend.request import FRAMES_PER_SECOND, Request
 from oasr_backend.scheduler.limits import Limits
 from oasr_backend.scheduler.policies.base import Context, Policy, fill_with_peers
 from oasr_backend.scheduler.queue import Order, WaitingQueue
@@ -19,11 +23,16 @@ from oasr_backend.scheduler.queue import Order, WaitingQueue
 Ranked = tuple[float, float, str, Request]
 """A request after its rank: the ratio's descending order as (arrived - now) / size, then arrival, then id."""
 
+Ranks = npt.NDArray[np.float64]
+
+HAS_WAITED = float(np.nextafter(0.0, -1.0))
+"""The greatest rank of a request that has waited at all."""
+
 
 def response_ratio(request: Request, now: float) -> float:
     """Return (waited + s) / s of a request, s its estimated size in seconds."""
-    size_s = request.size / 100
-    return (now - request.arrived + size_s) / size_s
+    size_s = request.size / FRAMES_PER_SECOND
+    return (max(0.0, now - request.arrived) + size_s) / size_s
 
 
 class HighestResponseRatioNext(Policy):
@@ -46,58 +55,62 @@ class HighestResponseRatioNext(Policy):
         return fill_with_peers(self._highest_first(now, limits.ladder.cap), limits)
 
     def _highest_first(self, now: float, num_wanted: int) -> Iterator[Request]:
-        for order in self._classes.values():
+        for priority, order in self._classes.items():
             yield from order.highest_first(now, num_wanted)
+            # Who came this instant has the ratio 1, whatever its size.
+            yield from self.queue.of_class(priority).after((now, ""))
 
 
 class _RatioOrder:
-    """The requests of one class, grouped by size: in a group the oldest always has the highest ratio."""
+    """The requests of one class, grouped by size: in a group the oldest always has the highest ratio.
+
+    A table holds when the oldest of each group arrived, so that one look ranks them all.
+    """
 
     def __init__(self, live: dict[int, Request]) -> None:
         self._live = live
-        self._groups: dict[int, Order] = {}
-        self._heads: dict[int, Request] = {}
+        self._groups: dict[int, _Group] = {}
+        self._table = _Table()
 
     def add(self, request: Request) -> None:
-        size = request.size
-        group = self._groups.get(size)
+        group = self._groups.get(request.size)
         if group is None:
-            group = self._groups[size] = Order(self._live)
-        group.add((request.arrived, request.request_id), request.ticket)
-        head = self._heads.get(size)
-        if head is None or (request.arrived, request.request_id) < (head.arrived, head.request_id):
-            self._heads[size] = request
+            row = self._table.add(request)
+            group = self._groups[request.size] = _Group(self._live, request, row)
+        elif _arrival(request) < _arrival(group.head):
+            group.head = request
+            self._table.set(group.row, request)
+        group.order.add((request.arrival_time, request.request_id, request.ticket))
 
     def remove(self, request: Request) -> None:
-        if self._heads[request.size] is not request:
+        group = self._groups[request.size]
+        if group.head is not request:
             return
-        head = self._groups[request.size].first()
+        head = group.order.first()
         if head is None:
-            del self._groups[request.size], self._heads[request.size]
+            self._table.free(group.row)
+            del self._groups[request.size]
         else:
-            self._heads[request.size] = head
+            group.head = head
+            self._table.set(group.row, head)
 
     def highest_first(self, now: float, num_wanted: int) -> Iterator[Request]:
-        """Yield everyone by ratio; expects to be asked for `num_wanted`, and is fast up to there."""
-        heads: list[Ranked] = [
-            ((head.arrival_time - now) / size, head.arrival_time, head.request_id, head)  # type: ignore[operator,misc]
-            for size, head in self._heads.items()
-        ]
-        # The first `num_wanted` are of the groups whose heads are the first `num_wanted`.
-        top = self._merged(heapq.nsmallest(num_wanted, heads), now)
-        num_yielded = 0
-        for request in top:
-            yield request
-            num_yielded += 1
-            if num_yielded == num_wanted:
-                break
-        for index, request in enumerate(self._merged(heads, now)):
-            if index >= num_yielded:
+        """Yield those who have waited by ratio; ranks as many groups as it needs, `num_wanted` at first."""
+        num_ranked, num_yielded = num_wanted, 0
+        while True:
+            heads, are_all = self._table.highest(now, num_ranked)
+            # The first `num_ranked` of all are of the groups whose heads are the first `num_ranked`.
+            known = islice(self._merged(heads, now), None if are_all else num_ranked)
+            for request in islice(known, num_yielded, None):
                 yield request
+                num_yielded += 1
+            if are_all:
+                return
+            num_ranked *= 4
 
-    def _merged(self, heads: list[Ranked], now: float) -> Iterator[Request]:
-        """Yield the requests of the groups of `heads` by ratio, the groups' own orders merged."""
-        heap = list(heads)
+    def _merged(self, heads: Sequence[Request], now: float) -> Iterator[Request]:
+        """Yield those who have waited, of the groups of `heads`, by ratio: the groups' own orders merged."""
+        heap = [_ranked(head, now) for head in heads]
         heapq.heapify(heap)
         rests: dict[int, Iterator[Request]] = {}
         while heap:
@@ -105,13 +118,90 @@ class _RatioOrder:
             yield request
             rest = rests.get(request.size)
             if rest is None:
-                rest = rests[request.size] = iter(self._groups[request.size])
+                rest = rests[request.size] = iter(self._groups[request.size].order)
                 next(rest)  # the head itself
             following = next(rest, None)
-            if following is None:
+            if following is None or following.arrived >= now:
                 heapq.heappop(heap)
             else:
                 heapq.heapreplace(heap, _ranked(following, now))
+
+
+class _Group:
+    """The requests of one size by arrival, the oldest of them, and its row in the table."""
+
+    __slots__ = ("head", "order", "row")
+
+    def __init__(self, live: dict[int, Request], head: Request, row: int) -> None:
+        self.order = Order(live)
+        self.head = head
+        self.row = row
+
+
+class _Table:
+    """When a request arrived and its size, by row, as arrays."""
+
+    def __init__(self) -> None:
+        self._requests: list[Request | None] = []
+        self._free_rows: list[int] = []
+        self._arrived = np.empty(64)
+        self._sizes = np.empty(64)
+        # What ranked just enough at the last look but a few: it saves most looks from ranking the whole table.
+        self._cutoff = HAS_WAITED
+
+    def add(self, request: Request) -> int:
+        """Put a request into a row of its own, and return that."""
+        if self._free_rows:
+            row = self._free_rows.pop()
+        else:
+            row = len(self._requests)
+            self._requests.append(None)
+            if row == len(self._arrived):
+                self._arrived = np.concatenate([self._arrived, np.empty(row)])
+                self._sizes = np.concatenate([self._sizes, np.empty(row)])
+        self.set(row, request)
+        return row
+
+    def set(self, row: int, request: Request) -> None:
+        """Put a request into a row that another held."""
+        self._requests[row] = request
+        self._arrived[row] = request.arrival_time
+        self._sizes[row] = request.size
+
+    def free(self, row: int) -> None:
+        """Empty a row."""
+        self._requests[row] = None
+        self._arrived[row] = inf  # who has not waited
+        self._free_rows.append(row)
+
+    def highest(self, now: float, num_wanted: int) -> tuple[list[Request], bool]:
+        """Return, in no order, `num_wanted` of the highest ratios, more if some tie, and whether these are all.
+
+        Only who has waited counts.
+        """
+        num_rows = len(self._requests)
+        ranks = (self._arrived[:num_rows] - now) / self._sizes[:num_rows]
+        rows = np.flatnonzero(ranks <= self._cutoff)
+        if not num_wanted < len(rows) <= 16 * num_wanted:
+            self._cutoff = _cutoff(ranks, 4 * num_wanted)
+            rows = np.flatnonzero(ranks <= self._cutoff)
+        are_all = len(rows) <= num_wanted
+        if not are_all:
+            near = ranks[rows]
+            rows = rows[near <= np.partition(near, num_wanted - 1)[num_wanted - 1]]
+        found = (self._requests[row] for row in rows.tolist())
+        return [request for request in found if request is not None], are_all
+
+
+def _cutoff(ranks: Ranks, num_wanted: int) -> float:
+    """Return the rank of the last that is wanted, or HAS_WAITED where fewer have waited."""
+    if len(ranks) <= num_wanted:
+        return HAS_WAITED
+    return min(HAS_WAITED, float(np.partition(ranks, num_wanted - 1)[num_wanted - 1]))
+
+
+def _arrival(request: Request) -> tuple[float, str]:
+    return request.arrived, request.request_id
 
 
 def _ranked(request: Request, now: float) -> Ranked:

@@ -2,102 +2,160 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 from oasr_backend.request import Request
+from oasr_backend.scheduler.cost_table import MIN_TIME_S
 from oasr_backend.scheduler.ladder import Ladder
 from oasr_backend.scheduler.limits import Limits
 from oasr_backend.scheduler.policies.base import Context, Policy
+from oasr_backend.scheduler.policies.candidates import Candidates
 from oasr_backend.scheduler.queue import WaitingQueue
 
-
-def candidates(queue: WaitingQueue, now: float, max_candidates: int) -> list[Request]:
-    """Return the overdue of any class, oldest first, then the oldest of the best class among the rest."""
-    found = list(islice(queue.overdue(now), max_candidates))
-    for order in queue.by_class():
-        room = max_candidates - len(found)
-        fresh = (request for request in order if not queue.is_overdue(request, now))
-        of_class = list(islice(fresh, room))
-        if of_class or room == 0:
-            return found + of_class
-    return found
+Ranked = tuple[float, int, int]
+"""A run as (what it gets done a second, negated; its size; its start): the least is the best."""
 
 
 class Runs:
-    """Candidates in order of length: every contiguous run that contains the first candidate may ship.
+    """The candidates that may share a batch with the oldest, in order of length.
 
-    Where the encoder has a fixed window all rows cost the same, and the order is that of the estimated sizes.
+    Every contiguous run of at most the cap that contains the oldest may ship, if the limits admit it.
     """
 
-    def __init__(self, found: Sequence[Request], limits: Limits) -> None:
+    def __init__(self, candidates: Candidates, limits: Limits) -> None:
+        cap, anchor = limits.ladder.cap, candidates.anchor
+        near = slice(max(0, anchor - cap + 1), anchor + cap)
         window = limits.fixed_window_frames
-        anchor = found[0]
-        keyed = sorted(
-            (r.size if window else r.num_frames, r.arrived, r.request_id, r) for r in found
-        )
-        key = (anchor.size if window else anchor.num_frames, anchor.arrived, anchor.request_id)
-        self.requests = [entry[-1] for entry in keyed]
-        self.lengths = [window or entry[0] for entry in keyed]
-        self.anchor = bisect_left(keyed, key, key=lambda entry: entry[:3])
+        self.requests = candidates.requests[near]
+        self.lengths = [window] * len(self.requests) if window else candidates.lengths[near]
+        self.anchor = anchor - near.start
         self._sums = [0, *accumulate(self.lengths)]
         self._limits = limits
 
-    def of_size(self, size: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (start, longest, total length) of the admitted runs of that size, the shorter audio first."""
-        first = max(0, self.anchor - size + 1)
-        last = min(self.anchor, len(self.lengths) - size)
-        for start in range(first, last + 1):
-            longest = self.lengths[start + size - 1]
-            total = self._sums[start + size] - self._sums[start]
-            if self._limits.admits(size, self.lengths[start], longest, total):
-                yield start, longest, total
+    def starts(self, size: int) -> range:
+        """Return where the runs of that size begin, the shorter audio first."""
+        return range(max(0, self.anchor - size + 1), min(self.anchor, len(self.lengths) - size) + 1)
+
+    def wasted(self, start: int, size: int) -> int:
+        """Return the frames of padding of a run."""
+        total = self._sums[start + size] - self._sums[start]
+        return self.lengths[start + size - 1] * size - total
+
+    def is_admitted(self, start: int, size: int) -> bool:
+        """Tell whether the limits admit a run."""
+        total = self._sums[start + size] - self._sums[start]
+        longest = self.lengths[start + size - 1]
+        return self._limits.admits(size, self.lengths[start], longest, total)
 
 
-class Window(Policy):
-    """The least-padded run of the largest size that the candidates fill and the guards admit."""
-
-    ships_oldest = True
-
-    def select(self, limits: Limits, now: float) -> Sequence[Request]:
-        max_candidates = limits.ladder.cap * self.context.config.length_window_factor
-        runs = Runs(candidates(self.queue, now, max_candidates), limits)
-        for size in reversed(limits.ladder.up_to(len(runs.requests))):
-            wastes = (
-                (longest * size - total, start) for start, longest, total in runs.of_size(size)
-            )
-            _, start = min(wastes, default=(0, None))
-            if start is not None:
-                return runs.requests[start : start + size]
-        return [runs.requests[runs.anchor]]
-
-
-class Cost(Policy):
-    """The run that gets the most done a second: the greatest sum(size ** exponent) / batch time."""
+class _RunsPolicy(Policy):
+    """Ships a run of the candidates, always with the oldest of them."""
 
     ships_oldest = True
 
     def __init__(self, context: Context, queue: WaitingQueue) -> None:
         super().__init__(context, queue)
-        self._exponent = context.config.cost_exponent
-        self._ladder = Ladder(
-            context.config.preferred_batch_size or (), context.config.max_batch_size
-        )
+        # Where the encoder has a fixed window all rows cost the same, and the estimated sizes order them.
+        by_size = context.config.fixed_window_frames is not None
+        self._candidates = Candidates(queue, _size if by_size else _num_frames)
+
+    def add(self, request: Request) -> None:
+        self._candidates.add(request)
+
+    def remove(self, request: Request) -> None:
+        self._candidates.remove(request)
 
     def select(self, limits: Limits, now: float) -> Sequence[Request]:
         max_candidates = limits.ladder.cap * self.context.config.length_window_factor
-        runs = Runs(candidates(self.queue, now, max_candidates), limits)
-        exponent = self._exponent
-        worth = [0.0, *accumulate(request.size**exponent for request in runs.requests)]
-        batch_time_s = self.context.costs.batch_time_s
-        best_rate, best = -1.0, (runs.anchor, 1)
-        # A forced batch too comes in rungs, unless too few wait for any.
-        num_found = len(runs.requests)
-        for size in self._ladder.up_to(num_found) or limits.ladder.up_to(num_found):
-            for start, longest, _ in runs.of_size(size):
-                rate = (worth[start + size] - worth[start]) / batch_time_s(size, longest)
-                if rate > best_rate:
-                    best_rate, best = rate, (start, size)
-        start, size = best
+        self._candidates.refresh(now, max_candidates)
+        runs = Runs(self._candidates, limits)
+        sizes = self._sizes(len(self._candidates.requests), limits)
+        start, size = self._choose(runs, sizes) or (runs.anchor, 1)
         return runs.requests[start : start + size]
+
+    def _sizes(self, num_candidates: int, limits: Limits) -> Sequence[int]:
+        return limits.ladder.up_to(num_candidates)
+
+    def _choose(self, runs: Runs, sizes: Sequence[int]) -> tuple[int, int] | None:
+        """Return the start and the size of the run that ships; None where the limits admit none of those sizes."""
+        raise NotImplementedError
+
+
+class Window(_RunsPolicy):
+    """The least-padded run of the largest size that the candidates fill and the guards admit."""
+
+    def _choose(self, runs: Runs, sizes: Sequence[int]) -> tuple[int, int] | None:
+        for size in reversed(sizes):
+            starts = [start for start in runs.starts(size) if runs.is_admitted(start, size)]
+            if starts:
+                return min(starts, key=lambda start: runs.wasted(start, size)), size
+        return None
+
+
+class Cost(_RunsPolicy):
+    """The run that gets the most done a second: the greatest sum(size ** exponent) / batch time."""
+
+    def __init__(self, context: Context, queue: WaitingQueue) -> None:
+        super().__init__(context, queue)
+        config = context.config
+        self._ladder = Ladder(config.preferred_batch_size or (), config.max_batch_size)
+
+    def _sizes(self, num_candidates: int, limits: Limits) -> Sequence[int]:
+        # A forced batch too comes in rungs, unless too few wait for any.
+        return self._ladder.up_to(num_candidates) or limits.ladder.up_to(num_candidates)
+
+    def _choose(self, runs: Runs, sizes: Sequence[int]) -> tuple[int, int] | None:
+        exponent = self.context.config.cost_exponent
+        worth = [0.0, *accumulate(request.size**exponent for request in runs.requests)]
+        costs = self.context.costs
+        if costs.line is not None and not self._ladder.preferred:
+            ranked = _ranked_on_a_line(runs, worth, sizes[-1], *costs.line)
+        else:
+            ranked = _ranked(runs, worth, sizes, costs.batch_time_s)
+        best = min(ranked, default=None)
+        return None if best is None else (best[2], best[1])
+
+
+def _ranked(
+    runs: Runs,
+    worth: Sequence[float],
+    sizes: Sequence[int],
+    batch_time_s: Callable[[int, int], float],
+) -> Iterator[Ranked]:
+    """Yield every admitted run of the given sizes."""
+    for size in sizes:
+        for start in runs.starts(size):
+            if runs.is_admitted(start, size):
+                time_s = batch_time_s(size, runs.lengths[start + size - 1])
+                yield (worth[start] - worth[start + size]) / time_s, size, start
+
+
+def _ranked_on_a_line(
+    runs: Runs, worth: Sequence[float], max_size: int, fixed_s: float, slope_s: float
+) -> Iterator[Ranked]:
+    """Yield the admitted runs of any size that may be the best, where a batch takes fixed + slope · rows · longest.
+
+    Of the runs that end with the same longest row, each one more row is shorter than those before and takes as long:
+    once the rate falls it falls for good. And once the guards refuse a run they refuse the wider ones.
+    """
+    for end in range(runs.anchor, min(len(runs.lengths), runs.anchor + max_size)):
+        row_s = slope_s * runs.lengths[end]
+        lowest = 0.0
+        for start in range(runs.anchor, max(-1, end - max_size), -1):
+            size = end - start + 1
+            if not runs.is_admitted(start, size):
+                break
+            rate = (worth[start] - worth[end + 1]) / max(MIN_TIME_S, fixed_s + row_s * size)
+            if rate >= lowest:
+                break
+            lowest = rate
+            yield rate, size, start
+
+
+def _num_frames(request: Request) -> int:
+    return request.num_frames
+
+
+def _size(request: Request) -> int:
+    return request.size
