@@ -24,7 +24,7 @@ from oasr_backend.simulation.workload import LENGTHS
 POLICIES = ("fcfs", "bucket", "window", "sjf", "hrrn", "cost", "adaptive")
 NUM_CLASSES = {"one class": 1, "many": 8}
 ARRIVAL_GAP_S = 0.001
-MAX_CAP = 1024
+SPARE = 1024  # requests that the last batch of a round may go beyond it
 
 
 class Clock:
@@ -96,7 +96,7 @@ def cell(
 def round_us(scheduler: Scheduler, arrivals: Iterator[Request], num_wanted: int) -> float:
     """Dispatch so many requests, adding one for each; return microseconds a request."""
     num_dispatched, spent_s = 0, 0.0
-    fresh = iter([next(arrivals) for _ in range(num_wanted + MAX_CAP)])
+    fresh = iter([next(arrivals) for _ in range(num_wanted + SPARE)])
     while num_dispatched < num_wanted:
         started = time.perf_counter()
         batch = scheduler.schedule().offline_batch

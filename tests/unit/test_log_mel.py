@@ -51,7 +51,7 @@ def test_features_with_128_mels_are_those_of_the_large_v3_models(num_samples):
 def test_silence_is_the_lowest_value_everywhere(num_samples):
     features = padded(log_mel(np.zeros(num_samples, np.float32)))
     assert features.shape == (80, 3000)
-    assert set(features.ravel().tolist()) == {-1.5}
+    np.testing.assert_allclose(features, -1.5, rtol=1e-6)  # a CPU's log10 may round otherwise
 
 
 @pytest.mark.parametrize(
