@@ -40,7 +40,7 @@ class EngineConfig:
     max_tokens: the tokens that a request counts for where kappa is unknown.
     tenant_fairness: serve the tenant with the least audio-seconds served first.
     tenant_weights: "a=2,b=0.5": shares of tenants; 1 for those not named.
-    measure_costs_s: seconds of the start that may go into running every batch size and measuring it; 0 for none.
+    measure_costs_s: seconds of the start that may go, about, into running and measuring the batch sizes; 0 for none.
     cost_table_path: a JSON file that the measured and learnt times are kept in; empty for none.
     max_waiting: utterances accepted and not yet answered; at this many nothing more is accepted.
     max_waiting_mb: megabytes of their samples; at this many nothing more is accepted either.
@@ -65,7 +65,7 @@ class EngineConfig:
     max_tokens: int = 224
     tenant_fairness: bool = False
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
-    measure_costs_s: float = 4.0
+    measure_costs_s: float = 5.0
     cost_table_path: str = ""
     max_waiting: int = 512
     max_waiting_mb: int = 1024

@@ -127,7 +127,7 @@ class BatchCosts:
             return False
         if all(self.table.is_measured(num_rows, self._counted(n)) for n in self._lengths):
             return True  # the file knew it
-        if not rehearsal.has_time_for(num_rows, sum(times_s), len(self._lengths)):
+        if not rehearsal.has_time_for(num_rows, times_s):
             return False
         for length in self._lengths:
             self.table.measure(
@@ -140,14 +140,14 @@ class BatchCosts:
 
 
 class _Rehearsal:
-    """Runs batches that stand for real ones, within a time limit that it keeps between batches."""
+    """Runs batches that stand for real ones, within a time limit that it looks at between batches."""
 
     def __init__(self, recognizer: Recognizer, clock: Callable[[], float], limit_s: float) -> None:
         self._recognizer = recognizer
         self._clock = clock
         self._ends_at = clock() + limit_s
         self._most_rows = 0
-        self._warm_up_s_per_row = 0.0
+        self._least_s_per_row = 0.0
 
     def warm_up(self, num_rows: int, estimate_s: float) -> bool:
         """Run a batch of nearly nothing, unless one as large has run; False where the time is too short.
@@ -157,17 +157,21 @@ class _Rehearsal:
         """
         if num_rows <= self._most_rows:
             return True
-        if self._most_rows and not self.has_time_for(num_rows, estimate_s):
+        if self._most_rows and not self.has_time_for(num_rows, [estimate_s]):
             return False
         seconds = self._run(num_rows, 1)
-        self._warm_up_s_per_row = self._warm_up_s_per_row or seconds / num_rows
+        self._least_s_per_row = self._least_s_per_row or seconds / num_rows
         self._most_rows = num_rows
         return True
 
-    def has_time_for(self, num_rows: int, estimate_s: float, num_batches: int = 1) -> bool:
-        """Tell whether batches fit, by the estimate or by the first warm-up in proportion, whichever is longer."""
-        in_proportion_s = self._warm_up_s_per_row * num_rows * num_batches
-        return self._clock() + max(estimate_s, in_proportion_s) <= self._ends_at
+    def has_time_for(self, num_rows: int, estimates_s: Sequence[float]) -> bool:
+        """Tell whether half of the time fits that batches are estimated to take, at least what the first warm-up took.
+
+        Half, since estimates for more rows than were measured say that rows add up, which they seldom do.
+        """
+        least_s = self._least_s_per_row * num_rows
+        needed_s = sum(max(each, least_s) for each in estimates_s)
+        return self._clock() + needed_s / 2 <= self._ends_at
 
     def best_time_s(self, num_rows: int, num_frames: int) -> float:
         """Return what a batch of that shape takes at best."""

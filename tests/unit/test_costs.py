@@ -94,13 +94,14 @@ def test_a_short_batch_is_measured_again_and_its_best_time_counts():
 def test_what_does_not_fit_the_time_limit_is_skipped_and_said(caplog):
     caplog.set_level(logging.INFO)
     recognizer = Whisperish()
-    table = table_of(warmed_up(recognizer, measure_costs_s=7.0))
-    # After 2.5 s one row is known to take 2.0, so four are thought to take 8 and two 4.
-    assert recognizer.rehearsed == [(1, 1), (1, 600), (2, 1)]
-    assert table.batch_time_s(4, 3000) == 8.0
-    assert caplog.messages[-1] == (
-        "batches of 2 and 4 rows were not measured within 7 s (measure_costs_s): their times are estimated"
-    )
+    table = table_of(warmed_up(recognizer, measure_costs_s=6.0))
+    # After 2.5 s one row is known to take 2.0, so four are thought to take 8 and two 4; half of that must fit.
+    assert recognizer.rehearsed == [(1, 1), (1, 600), (2, 1), (2, 600)]
+    assert table.batch_time_s(4, 3000) == 2 * 3.75
+    assert caplog.messages[-2:] == [
+        "batch times after 7.0 s of measuring: 1 × 3000 frames 2 s, 4 × 3000 frames 7.5 s, 2 × 3000 frames 3.75 s",
+        "batches of 4 rows were not measured within 6 s (measure_costs_s): their times are estimated",
+    ]
 
 
 def test_a_slow_machine_overruns_the_limit_by_one_batch_at_most():
