@@ -107,7 +107,7 @@ class BatchCosts:
             self._clock() - started_at,
             ", ".join(
                 f"{rows} × {n} frames {self.table.batch_time_s(rows, n):.3g} s"
-                for rows, n in self._shapes
+                for rows, n in sorted(self._shapes)
             ),
         )
         if skipped:

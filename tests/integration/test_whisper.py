@@ -359,6 +359,16 @@ def test_a_detected_language_does_not_depend_on_batch_mates(multilingual, noises
     ]
 
 
+def test_a_multilingual_model_rehearses_too(multilingual, monkeypatch):
+    drafts = []
+    generate = multilingual._generate
+    monkeypatch.setattr(
+        multilingual, "_generate", lambda *given, **more: drafts.extend(generate(*given, **more))
+    )
+    multilingual.rehearse(2, 600)
+    assert len(drafts) == 2
+
+
 def test_every_language_is_accepted_and_others_are_refused(multilingual):
     for language in multilingual.languages:
         multilingual.check_options(TranscribeOptions(language, "translate"))
