@@ -44,6 +44,10 @@ class CostTable:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
         self._offset_s, self._scale = 0.0, 1.0
 
+    def is_measured(self, num_rows: int, longest: int) -> bool:
+        """Tell whether a batch of exactly that shape was measured."""
+        return any(frames == longest for frames, _ in self._grid.get(num_rows, ()))
+
     def observe(self, num_rows: int, longest: int, seconds: float) -> None:
         """Learn from a step that ran: O(1)."""
         base = self._base_s(num_rows, longest)
