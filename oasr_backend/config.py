@@ -45,6 +45,8 @@ class EngineConfig:
     max_waiting: utterances accepted and not yet answered; at this many nothing more is accepted.
     max_waiting_mb: megabytes of their samples; at this many nothing more is accepted either.
     max_audio_s: the longest audio of one utterance, in seconds.
+    max_buffered_s: seconds of one stream's audio that may wait to run.
+    max_idle_s: seconds after which a stream that sends nothing is over.
     """
 
     max_batch_size: int = 32
@@ -70,6 +72,8 @@ class EngineConfig:
     max_waiting: int = 512
     max_waiting_mb: int = 1024
     max_audio_s: float = 7200.0
+    max_buffered_s: float = 30.0
+    max_idle_s: float = 60.0
 
     def __post_init__(self) -> None:
         check_at_least(
@@ -83,6 +87,8 @@ class EngineConfig:
             0,
             "max_wait_time",
             "max_audio_s",
+            "max_buffered_s",
+            "max_idle_s",
             "max_offline_pad_ratio",
             "cost_exponent",
             "kappa",

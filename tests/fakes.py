@@ -10,6 +10,7 @@ import numpy as np
 
 from oasr_backend.errors import ClientError
 from oasr_backend.models.base import Prepared, Samples, TranscribeOptions, Transcript
+from oasr_backend.models.streams import Partial
 
 
 class FakeClock:
@@ -82,3 +83,69 @@ class FakeRecognizer:
 
     def rehearsal_s(self, num_rows: int, num_frames: int) -> float:
         return 0.1 + 0.01 * num_rows
+
+
+class FakeStream:
+    """Hears a word a chunk of 0.1 s: the chunk's first sample as a whole number of hundredths."""
+
+    def __init__(self) -> None:
+        self.samples = np.zeros(0, np.float32)
+        self.words: list[str] = []
+        self.num_chunks_run = self.num_chunks_due = 0
+        self.is_full = self.has_block = self.is_swapped = False
+
+    def accept(self, samples: Samples) -> None:
+        if len(samples) and samples[0] == UNPREPARABLE:
+            raise RuntimeError("no features")
+        self.samples = np.concatenate([self.samples, samples])
+        self.num_chunks_due = len(self.samples) // 1600
+
+    def finish(self) -> None:
+        self.num_chunks_due = -(-len(self.samples) // 1600)
+
+    def partial(self, words: bool) -> Partial:
+        return Partial(Transcript(" ".join(self.words)), stable_text=" ".join(self.words[:-1]))
+
+
+class FakeStreamingModel:
+    """Holds one block a stream, of `num_blocks`; a forward takes 0.01 s and 0.001 s a row of the clock."""
+
+    chunk_frames = 10
+
+    def __init__(self, clock: FakeClock, num_blocks: int = 100, max_chunks: int = 1000) -> None:
+        self.clock = clock
+        self.num_blocks, self.num_blocks_used = num_blocks, 0
+        self.max_chunks = max_chunks
+        self.batches: list[tuple[int, int]] = []
+
+    def open(self, options: TranscribeOptions, sample_rate_hz: int) -> FakeStream:
+        if options.language not in (None, "en"):
+            raise ClientError(f"language is {options.language!r}; it must be 'en'")
+        return FakeStream()
+
+    def reserve(self, stream: FakeStream) -> bool:
+        if not stream.has_block and self.num_blocks_used < self.num_blocks:
+            self.num_blocks_used += 1
+            stream.has_block, stream.is_swapped = True, False
+        return stream.has_block
+
+    def run(self, streams: Sequence[FakeStream], num_rows: int) -> None:
+        assert len(streams) <= num_rows
+        assert all(s.has_block and s.num_chunks_run < s.num_chunks_due for s in streams)
+        self.batches.append((len(streams), num_rows))
+        self.clock.advance(0.01 + 0.001 * num_rows)
+        heard = [float(s.samples[s.num_chunks_run * 1600]) for s in streams]
+        if POISON in heard:
+            raise RuntimeError("poisoned")
+        for stream, first in zip(streams, heard, strict=True):
+            stream.words.append(f"{first * 100:.0f}")
+            stream.num_chunks_run += 1
+            stream.is_full = stream.num_chunks_run == self.max_chunks
+
+    def swap_out(self, stream: FakeStream) -> None:
+        self.num_blocks_used -= stream.has_block
+        stream.has_block, stream.is_swapped = False, True
+
+    def close(self, stream: FakeStream) -> None:
+        self.num_blocks_used -= stream.has_block
+        stream.has_block = False

@@ -55,6 +55,19 @@ METRICS: dict[str, MetricDefinition] = {
         MetricKind.GAUGE,
         "What a batch is estimated to take, by its rows and the frames (10 ms) of its longest row",
     ),
+    "oasr_streams": MetricDefinition(MetricKind.GAUGE, "Open streams, running or waiting"),
+    "oasr_chunks_total": MetricDefinition(
+        MetricKind.COUNTER, "Chunks of streams answered, by outcome: ok or the kind of error"
+    ),
+    "oasr_chunk_latency_seconds": MetricDefinition(
+        MetricKind.HISTOGRAM, "From a chunk's acceptance to its answer", _SECONDS
+    ),
+    "oasr_cache_blocks": MetricDefinition(
+        MetricKind.GAUGE, "Blocks of the key/value cache: used, and all there are"
+    ),
+    "oasr_preemptions_total": MetricDefinition(
+        MetricKind.COUNTER, "Streams sent back to wait because the cache had no room"
+    ),
 }
 
 

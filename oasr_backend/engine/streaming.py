@@ -1,0 +1,455 @@
+"""The engine for streams: one thread that owns the scheduler and the model, and runs what is due in a step.
+
+Chunks come in from any thread and are answered through callbacks, each once, when every encoder chunk that its audio
+completes has run. It knows nothing of Triton.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+
+from oasr_backend.audio import check_sample_rate, check_samples
+from oasr_backend.config import EngineConfig
+from oasr_backend.engine.inbox import Inbox
+from oasr_backend.engine.metrics import MemoryMetrics, Metrics
+from oasr_backend.engine.stream import (
+    Chunk,
+    ChunkResult,
+    LiveStream,
+    OnChunkDone,
+    StreamRequest,
+    WaitingChunk,
+)
+from oasr_backend.errors import (
+    AsrError,
+    CancelledError,
+    ClientError,
+    ServerError,
+    UnavailableError,
+)
+from oasr_backend.models.streams import StreamingModel
+from oasr_backend.request import FRAMES_PER_SECOND, Request
+from oasr_backend.scheduler import Scheduler
+from oasr_backend.scheduler.ladder import Ladder
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+
+
+class StreamingEngine:
+    """Serves live streams in batches of whatever is due; every chunk gets exactly one result."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: StreamingModel,
+        metrics: Metrics | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._metrics = metrics if metrics is not None else MemoryMetrics()
+        self._clock = clock
+        self._scheduler = Scheduler(config, clock)
+        self._ladder = Ladder(config.preferred_batch_size or (), config.max_batch_size)
+        self._max_open = (config.max_streams or config.max_batch_size) + config.max_waiting
+        self._inbox = Inbox()
+        self._numbers = count()
+        self._accepting = threading.Lock()
+        self._refusal: UnavailableError | None = None
+        # Of those that take more audio, by the caller's id.
+        self._live: dict[str, LiveStream] = {}
+        # Everyone, the longest idle first.
+        self._by_activity: dict[LiveStream, None] = {}
+        self._num_open = 0
+        self._num_waiting = 0
+        # Of those admitted, whoever has a chunk to run, in the order in which they became ready.
+        self._running: set[LiveStream] = set()
+        self._ready: dict[LiveStream, None] = {}
+        # False while the cache is known to have no room for one more.
+        self._may_admit = True
+        self._thread = threading.Thread(target=self._run, name="oasr-streams", daemon=True)
+
+    # Called from any thread.
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accept nothing more, answer what was accepted, and stop."""
+        with self._accepting:
+            self._refusal = UnavailableError(
+                "the engine is shutting down: start the stream on another server"
+            )
+        self._inbox.leave(lambda: None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def add_request(self, asked: StreamRequest) -> None:
+        """Start a stream; a live one of the same id is over, its chunks answered with CancelledError.
+
+        Raises ClientError for options that cannot be done, UnavailableError where too many streams are open.
+        """
+        check_sample_rate(asked.sample_rate_hz)
+        stream = self._model.open(asked.options, asked.sample_rate_hz)
+        now = self._clock()
+        request = Request(
+            f"{asked.stream_id}#{next(self._numbers)}",
+            0,
+            streaming=True,
+            priority=asked.priority,
+            tenant=asked.tenant,
+            arrival_time=now,
+        )
+        live = LiveStream(asked, request, stream, last_active_at=now)
+        request.payload = live
+        with self._accepting:
+            replaced = self._live.get(asked.stream_id)
+            self._check_open(self._num_open - (replaced is not None))
+            self._live[asked.stream_id] = live
+            self._num_open += 1
+        if replaced is not None:
+            error = CancelledError("another START with the same id has begun the stream afresh")
+            self._inbox.leave(lambda: self._end(replaced, error))
+        self._inbox.leave(lambda: self._open(live))
+
+    def feed_chunk(self, stream_id: str, chunk: Chunk, on_done: OnChunkDone) -> None:
+        """Accept a stream's next audio, copying it; `on_done` gets its one result, in the engine's thread.
+
+        Raises KeyError where no stream of that id takes audio, ClientError for samples that are none, and
+        UnavailableError beyond `max_buffered_s` or once closed. The stream goes on without a chunk that was refused.
+        """
+        check_samples(chunk.samples)
+        chunk = replace(
+            chunk, samples=np.array(chunk.samples, dtype=np.float32)
+        )  # it may be a view
+        num_samples = len(chunk.samples)
+        with self._accepting:
+            live = self._live[stream_id]
+            self._check_room(live, num_samples)
+            live.num_accepted += num_samples
+            if chunk.is_last:
+                del self._live[stream_id]
+            self._num_waiting += 1
+            waiting = WaitingChunk(
+                chunk, on_done, self._clock(), duration_s=live.seconds(live.num_accepted)
+            )
+            # Within the lock, so that chunks arrive in the order in which they were accepted.
+            self._inbox.leave(lambda: self._accept(live, waiting))
+
+    def abort(self, stream_id: str) -> None:
+        """End a stream, answering its chunks with CancelledError; KeyError where no stream of that id takes audio."""
+        with self._accepting:
+            live = self._live[stream_id]
+        error = CancelledError("the stream was cancelled")
+        self._inbox.leave(lambda: self._end(live, error))
+
+    @property
+    def num_open(self) -> int:
+        """Streams that are not over."""
+        return self._num_open
+
+    def _check_open(self, num_open: int) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        if num_open >= self._max_open:
+            raise UnavailableError(
+                f"{num_open} streams are open; limit is {self._max_open} (max_streams and max_waiting): "
+                "try again later, or raise one of them"
+            )
+
+    def _check_room(self, live: LiveStream, num_samples: int) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        num_run = live.stream.num_chunks_run * self._samples_a_chunk(live)
+        buffered_s = live.seconds(live.num_accepted + num_samples - num_run)
+        if buffered_s > self._config.max_buffered_s:
+            raise UnavailableError(
+                f"{buffered_s:.1f} s of the stream's audio wait; limit is {self._config.max_buffered_s:g} s "
+                "(max_buffered_s): send the chunk again when earlier ones are answered, or raise the limit"
+            )
+
+    # Called from the engine's thread.
+
+    def _run(self) -> None:
+        try:
+            is_busy = False
+            while not self._is_done():
+                self.take_commands(0.0 if is_busy else self._seconds_to_wakeup())
+                is_busy = self.step()
+                self._publish()
+        except Exception as error:
+            log.exception("the engine of streams has stopped on a fault of its own")
+            self._fail_everything(error)
+
+    def _is_done(self) -> bool:
+        with self._accepting:
+            return self._refusal is not None and not self._num_waiting
+
+    def take_commands(self, timeout_s: float | None = 0.0) -> None:
+        """Carry out what other threads have left."""
+        for command in self._inbox.take(timeout_s):
+            command()
+
+    def step(self) -> bool:
+        """Run one chunk of every stream that is due and admitted; tell whether there was any."""
+        self._expire()
+        self._admit()
+        ready = [live for live in list(self._ready) if self._can_run(live)]
+        ready = [
+            live for live in ready if live in self._ready
+        ]  # a later one may have pushed it out
+        for streams, num_rows in cut(ready, self._ladder, self._batch_time_s):
+            self._run_batch(streams, num_rows)
+        return bool(ready)
+
+    def _seconds_to_wakeup(self) -> float | None:
+        admission_at = self._scheduler.next_wakeup() if self._may_admit else None
+        times = [t for t in (admission_at, self._expires_at()) if t is not None]
+        return max(0.0, min(times) - self._clock()) if times else None
+
+    def _open(self, live: LiveStream) -> None:
+        self._by_activity[live] = None
+        self._scheduler.add_request(live.request)
+
+    def _accept(self, live: LiveStream, waiting: WaitingChunk) -> None:
+        """Give a chunk to its stream; answer it at once where it completes no encoder chunk."""
+        if live.is_over:
+            self._answer(live, waiting, live.ended_by)
+            return
+        self._touch(live)
+        try:
+            live.stream.accept(waiting.chunk.samples)
+            if waiting.chunk.is_last:
+                live.is_ended = True
+                live.stream.finish()
+        except Exception as error:
+            log.exception("stream %s: its audio could not be prepared", live.stream_id)
+            live.waiting.append(waiting)
+            self._end(live, ServerError(f"stream {live.stream_id}: preparing failed: {error!r}"))
+            return
+        live.waiting.append(replace(waiting, num_chunks_due=live.stream.num_chunks_due))
+        self._scheduler.update(live.request.request_id, self._backlog_frames(live))
+        self._go_on(live)
+
+    def _go_on(self, live: LiveStream) -> None:
+        """Answer the chunks whose audio has run, and see whether the stream has more to run."""
+        while live.waiting and (
+            live.stream.is_full or live.waiting[0].num_chunks_due <= live.stream.num_chunks_run
+        ):
+            self._answer(live, live.waiting.popleft())
+        if live.stream.is_full or (live.is_ended and not live.waiting):
+            self._close(live)
+        elif live.is_due and live in self._running:
+            self._ready[live] = None
+        else:
+            self._ready.pop(live, None)
+
+    def _admit(self) -> None:
+        if not self._may_admit:
+            return
+        for request in self._scheduler.schedule().newly_admitted:
+            live = request.payload
+            assert isinstance(live, LiveStream)
+            self._running.add(live)
+            self._go_on(live)
+
+    def _can_run(self, live: LiveStream) -> bool:
+        """Make room in the cache for a stream's next chunk, where need be by sending others back to wait."""
+        if self._is_cancelled(live):
+            self._end(live, CancelledError("the stream was cancelled"))
+            return False
+        while not self._model.reserve(live.stream):
+            victim = self._preempt()
+            if victim is live:
+                return False
+        return True
+
+    def _preempt(self) -> LiveStream:
+        request = self._scheduler.preempt()
+        assert request is not None, "one stream alone always fits"
+        victim = request.payload
+        assert isinstance(victim, LiveStream)
+        self._model.swap_out(victim.stream)
+        self._running.discard(victim)
+        self._ready.pop(victim, None)
+        self._may_admit = False
+        self._metrics.add("oasr_preemptions_total", 1)
+        return victim
+
+    def _run_batch(self, streams: Sequence[LiveStream], num_rows: int) -> None:
+        started_at = self._clock()
+        if not self._forward(streams, num_rows):
+            return
+        step_s = self._clock() - started_at
+        self._metrics.observe("oasr_batch_size", len(streams))
+        self._metrics.observe("oasr_step_seconds", step_s)
+        self._scheduler.costs.observe(num_rows, self._model.chunk_frames, step_s)
+        for live in streams:
+            self._go_on(live)
+
+    def _forward(self, streams: Sequence[LiveStream], num_rows: int) -> bool:
+        """Run a batch; where it fails, each stream alone, so that only the guilty one is over."""
+        try:
+            self._model.run([live.stream for live in streams], num_rows)
+            return True
+        except Exception as error:
+            ids = ", ".join(live.stream_id for live in streams)
+            log.exception("a batch of %d streams failed (%s)", len(streams), ids)
+            if len(streams) == 1:
+                self._end(streams[0], ServerError(f"stream {ids}: transcribing failed: {error!r}"))
+                return False
+        for live in streams:
+            self._run_batch([live], self._ladder.smallest)
+        return False
+
+    def _answer(
+        self, live: LiveStream, waiting: WaitingChunk, error: AsrError | None = None
+    ) -> None:
+        """Give a chunk its one result."""
+        chunk, stream = waiting.chunk, live.stream
+        latency_s = self._clock() - waiting.accepted_at
+        partial = stream.partial(chunk.words) if error is None else None
+        result = ChunkResult(
+            live.stream_id,
+            partial,
+            error,
+            is_final=error is None and (chunk.is_last or stream.is_full),
+            duration_s=waiting.duration_s,
+            latency_s=latency_s,
+            num_encoder_chunks=stream.num_chunks_run,
+        )
+        with self._accepting:
+            self._num_waiting -= 1
+        self._touch(live)
+        try:
+            waiting.on_done(result)
+        except Exception:
+            log.exception("stream %s: a result could not be delivered", live.stream_id)
+        self._metrics.add("oasr_chunks_total", 1, outcome="ok" if error is None else error.outcome)
+        self._metrics.observe("oasr_chunk_latency_seconds", latency_s)
+
+    def _end(self, live: LiveStream, error: AsrError) -> None:
+        """Answer whatever waits for a stream with an error; the stream is over."""
+        if live.is_over:
+            return
+        live.ended_by = error
+        while live.waiting:
+            self._answer(live, live.waiting.popleft(), error)
+        self._close(live)
+
+    def _close(self, live: LiveStream) -> None:
+        """Free what a stream holds."""
+        live.is_over = True
+        with self._accepting:
+            if self._live.get(live.stream_id) is live:
+                del self._live[live.stream_id]
+            self._num_open -= 1
+        self._scheduler.abort_request(live.request.request_id)
+        self._running.discard(live)
+        self._ready.pop(live, None)
+        self._by_activity.pop(live, None)
+        self._model.close(live.stream)
+        self._may_admit = True
+
+    def _touch(self, live: LiveStream) -> None:
+        """Note that a stream is active: it goes last in the order of idleness."""
+        if not live.is_over:
+            live.last_active_at = self._clock()
+            self._by_activity.pop(live, None)
+            self._by_activity[live] = None
+
+    def _expires_at(self) -> float | None:
+        idlest = next(iter(self._by_activity), None)
+        return None if idlest is None else idlest.last_active_at + self._config.max_idle_s
+
+    def _expire(self) -> None:
+        """End the streams that have idled too long; who waits for an answer does not idle."""
+        while (at := self._expires_at()) is not None and at <= self._clock():
+            idlest = next(iter(self._by_activity))
+            if idlest.waiting:
+                self._touch(idlest)
+                continue
+            log.info(
+                "stream %s sent nothing for %g s: it is over",
+                idlest.stream_id,
+                self._config.max_idle_s,
+            )
+            self._end(idlest, ClientError(f"the stream {idle_text(self._config.max_idle_s)}"))
+
+    def _is_cancelled(self, live: LiveStream) -> bool:
+        try:
+            return any(waiting.chunk.is_cancelled() for waiting in live.waiting)
+        except Exception:
+            log.exception("stream %s: whether it is cancelled is not known", live.stream_id)
+            return False
+
+    def _samples_a_chunk(self, live: LiveStream) -> int:
+        return self._model.chunk_frames * live.asked.sample_rate_hz // FRAMES_PER_SECOND
+
+    def _backlog_frames(self, live: LiveStream) -> int:
+        num_chunks = live.stream.num_chunks_due - live.stream.num_chunks_run
+        return num_chunks * self._model.chunk_frames
+
+    def _batch_time_s(self, num_rows: int) -> float:
+        return self._scheduler.costs.batch_time_s(num_rows, self._model.chunk_frames)
+
+    def _publish(self) -> None:
+        self._metrics.set("oasr_streams", len(self._running), state="running")
+        self._metrics.set("oasr_streams", self._scheduler.num_waiting_streaming, state="waiting")
+        self._metrics.set("oasr_cache_blocks", self._model.num_blocks_used, state="used")
+        self._metrics.set("oasr_cache_blocks", self._model.num_blocks, state="all")
+        self._metrics.flush()
+
+    def _fail_everything(self, error: Exception) -> None:
+        with self._accepting:
+            self._refusal = UnavailableError(f"the engine has stopped: {error!r}: reload the model")
+        self.take_commands()
+        for live in list(self._by_activity):
+            self._end(live, ServerError(f"stream {live.stream_id}: the engine stopped: {error!r}"))
+        self._publish()
+
+
+def idle_text(max_idle_s: float) -> str:
+    """Say why a stream is over, and what to do."""
+    return f"is over or sent nothing for {max_idle_s:g} s (max_idle_s): send START to begin another"
+
+
+def cut(
+    ready: Sequence[LiveStream], ladder: Ladder, batch_time_s: Callable[[int], float]
+) -> Iterator[tuple[Sequence[LiveStream], int]]:
+    """Yield (streams, rows) of batches of preferred sizes; the last one may be padded up to one.
+
+    What is left below the top rung runs as one padded batch, or as the largest rung that it fills and the rest,
+    whichever takes less time.
+    """
+    rest = ready
+    while rest:
+        below = ladder.largest_up_to(len(rest))
+        above = next((rung for rung in ladder.rungs if rung >= len(rest)), 0)
+        if above and (
+            not below or batch_time_s(above) <= _time_of(len(rest), ladder, batch_time_s)
+        ):
+            yield rest, above
+            return
+        yield rest[:below], below
+        rest = rest[below:]
+
+
+def _time_of(num_streams: int, ladder: Ladder, batch_time_s: Callable[[int], float]) -> float:
+    """Return how long so many streams take by the largest rungs that they fill, again and again."""
+    seconds = 0.0
+    while num_streams > 0:
+        rung = ladder.largest_up_to(num_streams) or ladder.smallest
+        seconds += batch_time_s(rung)
+        num_streams -= rung
+    return seconds

@@ -1,0 +1,80 @@
+"""What the engine of streams asks of a model.
+
+It knows nothing of Triton, of threads or of who is admitted: a model opens streams, feeds them and runs some of them
+by one encoder chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from oasr_backend.audio import Samples
+from oasr_backend.models.base import TranscribeOptions, Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What a stream has said so far.
+
+    stable_text: what the text begins with, whatever is said next.
+    """
+
+    transcript: Transcript
+    stable_text: str
+
+
+class Stream(Protocol):
+    """One stream's audio, caches and text; only the engine's thread touches it.
+
+    num_chunks_run: encoder chunks that have run.
+    num_chunks_due: encoder chunks that the audio so far completes; after `finish`, all there will be.
+    is_full: its cache takes no more: the text so far is final.
+    """
+
+    num_chunks_run: int
+    num_chunks_due: int
+    is_full: bool
+
+    def accept(self, samples: Samples) -> None:
+        """Take the next (samples,) float32 in ±1, at the stream's own rate."""
+
+    def finish(self) -> None:
+        """Learn that no audio follows: what is left makes a last, shorter chunk."""
+
+    def partial(self, words: bool) -> Partial:
+        """Return what was said so far; words with times only where asked for."""
+
+
+class StreamingModel(Protocol):
+    """A loaded model of streams; one thread calls it.
+
+    chunk_frames: feature frames of 10 ms from one encoder chunk to the next.
+    num_blocks, num_blocks_used: of the cache.
+    """
+
+    chunk_frames: int
+    num_blocks: int
+    num_blocks_used: int
+
+    def open(self, options: TranscribeOptions, sample_rate_hz: int) -> Stream:
+        """Return a new stream, which holds nothing of the cache; any thread may call it.
+
+        Raises ClientError for options that the model cannot do.
+        """
+
+    def reserve(self, stream: Stream) -> bool:
+        """Hold what the stream's next chunk needs of the cache; False where there is no room. One alone always fits."""
+
+    def run(self, streams: Sequence[Stream], num_rows: int) -> None:
+        """Run one chunk of each stream, which is due and reserved, in a forward of `num_rows` rows.
+
+        Where it raises, no stream has changed.
+        """
+
+    def swap_out(self, stream: Stream) -> None:
+        """Move what a stream holds of the cache to host memory; `reserve` brings it back."""
+
+    def close(self, stream: Stream) -> None:
+        """Free what a stream holds."""
