@@ -1,0 +1,1 @@
+"""Turning checkpoints into bundles that serving reads. Only this package imports torch."""
