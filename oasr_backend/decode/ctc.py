@@ -12,9 +12,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-BLANK = 0
-"""The token that stands for no output; WeNet's `blank_id`."""
-
 LogProbs = NDArray[np.float32]
 """(frames, vocabulary) float32: natural logarithms of probabilities."""
 
@@ -54,9 +51,10 @@ class CtcDecoder(Protocol):
 class GreedyDecoder:
     """The likeliest token of each frame, repetitions folded and blanks dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, blank_id: int = 0) -> None:
+        self._blank_id = blank_id
         self._tokens: list[Token] = []
-        self._last_id = BLANK
+        self._last_id = blank_id
         self._num_frames = 0
 
     def advance(self, log_probs: LogProbs) -> None:
@@ -65,7 +63,7 @@ class GreedyDecoder:
         for offset, (token_id, log_prob) in enumerate(
             zip(best_ids.tolist(), best.tolist(), strict=True)
         ):
-            if token_id != BLANK:
+            if token_id != self._blank_id:
                 self._take(token_id, self._num_frames + offset, log_prob)
             self._last_id = token_id
         self._num_frames += len(log_probs)

@@ -15,7 +15,7 @@ from math import exp, inf, log1p
 
 import numpy as np
 
-from oasr_backend.decode.ctc import BLANK, Hypothesis, LogProbs, Token
+from oasr_backend.decode.ctc import Hypothesis, LogProbs, Token
 
 NO_TOKEN = -1
 
@@ -33,8 +33,9 @@ class PrefixBeamDecoder:
     costs no more than one of seconds.
     """
 
-    def __init__(self, beam_size: int) -> None:
+    def __init__(self, beam_size: int, blank_id: int = 0) -> None:
         self._beam_size = beam_size
+        self._blank_id = blank_id
         self._settled: list[Token] = []
         self._num_stable = 0
         self._num_frames = 0
@@ -43,7 +44,9 @@ class PrefixBeamDecoder:
 
     def advance(self, log_probs: LogProbs) -> None:
         num_tokens = min(self._beam_size, log_probs.shape[1] - 1)
-        likeliest = np.argsort(-log_probs[:, 1:], axis=1, kind="stable")[:, :num_tokens] + 1
+        spoken = log_probs.copy()
+        spoken[:, self._blank_id] = -inf
+        likeliest = np.argsort(-spoken, axis=1, kind="stable")[:, :num_tokens]
         for row, token_ids in zip(log_probs.tolist(), likeliest.tolist(), strict=True):
             self._step(row, token_ids)
             self._close_alternatives()
@@ -57,9 +60,9 @@ class PrefixBeamDecoder:
     def _step(self, row: Sequence[float], token_ids: Sequence[int]) -> None:
         """Take one frame: every text stays, or grows by one token; the likeliest go on."""
         frame = self._num_frames
-        stayed = [beam.stay(row, frame) for beam in self._beams]
+        stayed = [beam.stay(row, row[self._blank_id], frame) for beam in self._beams]
         children = self._merge_children(stayed, row)
-        ranked = [(-beam.log_prob, index, 0) for index, beam in enumerate(stayed)]
+        ranked = [(-beam.log_prob, index, NO_TOKEN) for index, beam in enumerate(stayed)]
         floor = max(ranked)[0] if len(ranked) == self._beam_size else inf
         for index, beam in enumerate(self._beams):
             for token in token_ids:
@@ -67,7 +70,9 @@ class PrefixBeamDecoder:
                 if rank < floor and (index, token) not in children:
                     ranked.append((rank, index, token))
         self._beams = [
-            self._beams[index].grow(token, row[token], frame) if token else stayed[index]
+            stayed[index]
+            if token == NO_TOKEN
+            else self._beams[index].grow(token, row[token], frame)
             for _, index, token in heapq.nsmallest(self._beam_size, ranked)
         ]
 
@@ -181,11 +186,11 @@ class _Beam:
         blank, token = self.blank_path, self.token_path
         return token if token.log_prob > blank.log_prob else blank
 
-    def stay(self, row: Sequence[float], frame: int) -> _Beam:
+    def stay(self, row: Sequence[float], blank_log_prob: float, frame: int) -> _Beam:
         """Return the beam after a frame that adds no token: a blank, or the last token once more."""
         best = self.best_path
-        blank_path = _Path(best.log_prob + row[BLANK], best.last)
-        blank = self.log_prob + row[BLANK]
+        blank_path = _Path(best.log_prob + blank_log_prob, best.last)
+        blank = self.log_prob + blank_log_prob
         if self.prefix.token == NO_TOKEN:
             return _Beam(self.prefix, blank, -inf, blank_path, _NO_PATH)
         log_prob = row[self.prefix.token]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from math import exp
-from pathlib import Path
 
 from oasr_backend.decode.ctc import Token
 from oasr_backend.models.base import Word
@@ -18,10 +17,11 @@ SILENT = frozenset({"<blank>", "<blk>", "<s>", "</s>", "<sos>", "<eos>", "<sos/e
 
 
 class Vocabulary:
-    """The units of a model by their number."""
+    """The units of a model by their number; `separator` stands between two units of a text."""
 
-    def __init__(self, units: Sequence[str]) -> None:
+    def __init__(self, units: Sequence[str], separator: str = "") -> None:
         self._texts = [_text_of(unit) for unit in units]
+        self._texts = [separator + text if text else text for text in self._texts]
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -46,20 +46,6 @@ class Vocabulary:
                     if _is_unspaced(piece):
                         groups.append([])
         return tuple(_word(group, frame_s) for group in groups if group)
-
-
-def read_units(path: Path) -> list[str]:
-    """Return the units of a WeNet table, `unit number` a line; raises ValueError where a line is none."""
-    units = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.strip():
-            unit, number = line.rsplit(maxsplit=1)
-            units[int(number)] = unit
-    if sorted(units) != list(range(len(units))):
-        raise ValueError(
-            f"{path} numbers its {len(units)} units otherwise than from 0 in steps of 1"
-        )
-    return [units[number] for number in range(len(units))]
 
 
 def _text_of(unit: str) -> str:

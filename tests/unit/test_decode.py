@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oasr_backend.decode.ctc import BLANK, GreedyDecoder, Token
+from oasr_backend.decode.ctc import GreedyDecoder, Token
 from oasr_backend.decode.prefix_beam import PrefixBeamDecoder
-from oasr_backend.decode.vocabulary import Vocabulary, read_units
+from oasr_backend.decode.vocabulary import Vocabulary
+
+BLANK = 0
 
 
 def lattice(num_frames, num_tokens, seed, sharpness=1.0):
@@ -170,12 +172,19 @@ def test_a_script_without_spaces_gives_a_word_a_character():
     assert [w.text for w in units.words(tokens, 0.04)] == ["你", "好", "ok"]
 
 
-def test_a_unit_table_is_read_by_number(tmp_path):
-    (tmp_path / "units.txt").write_text("<blank> 0\n▁ 2\na 1\n", encoding="utf-8")
-    assert read_units(tmp_path / "units.txt") == ["<blank>", "a", "▁"]
-    (tmp_path / "units.txt").write_text("<blank> 0\na 2\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="numbers its 2 units otherwise than from 0"):
-        read_units(tmp_path / "units.txt")
+def test_a_separator_stands_between_units():
+    units = Vocabulary(["<blank>", "go", "on"], separator=" ")
+    tokens = [Token(1, 0, 1, 0.0), Token(2, 1, 2, 0.0)]
+    assert units.text([1, 2]) == "go on"
+    assert [w.text for w in units.words(tokens, 0.04)] == ["go", "on"]
+
+
+@pytest.mark.parametrize("make", [GreedyDecoder, lambda blank: PrefixBeamDecoder(8, blank)])
+def test_any_token_may_be_the_blank(make):
+    log_probs = lattice(40, 6, seed=3, sharpness=4.0)
+    moved = np.roll(log_probs, -1, axis=1)  # the blank is the last one now
+    expected = decoded(make(0), log_probs).token_ids
+    assert tuple(token + 1 for token in decoded(make(5), moved).token_ids) == expected
 
 
 def test_nothing_is_decoded_from_nothing():

@@ -1,0 +1,1 @@
+"""What running streams keep between chunks: key/value blocks and convolution context."""

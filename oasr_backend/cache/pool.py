@@ -1,0 +1,47 @@
+"""A fixed number of equal places in one array, each held by one owner at a time.
+
+Key/value blocks and convolution contexts are both such places: a forward gathers them by number. It knows nothing of
+streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Place = int
+"""A place's number: its index in the array."""
+
+
+class Pool:
+    """Places of one shape.
+
+    array: (places, *shape) float32; finite everywhere, and what a freed place held stays until it is written anew.
+    """
+
+    def __init__(self, num_places: int, shape: Sequence[int]) -> None:
+        # One place more than there are to give: graphs index at least one.
+        self.array: NDArray[np.float32] = np.zeros((max(1, num_places), *shape), np.float32)
+        self.num_places = num_places
+        self._free = list(range(num_places - 1, -1, -1))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        return self.num_places - len(self._free)
+
+    def take(self, num_wanted: int = 1) -> list[Place] | None:
+        """Give away so many places, or none of them and None where there are fewer."""
+        if num_wanted > len(self._free):
+            return None
+        return [self._free.pop() for _ in range(num_wanted)]
+
+    def free(self, places: Sequence[Place]) -> None:
+        """Take places back."""
+        assert not set(places) & set(self._free), f"a place of {places} is free already"
+        self._free.extend(places)

@@ -1,0 +1,79 @@
+"""Whole utterances through a CTC model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
+from oasr_backend.decode.ctc import LogProbs
+from oasr_backend.features.fbank import fbank
+from oasr_backend.models.base import Prepared, TranscribeOptions, Transcript
+from oasr_backend.models.ctc import CtcConfig, CtcModel
+from oasr_backend.request import FRAMES_PER_SECOND
+from oasr_backend.runtime.base import EncoderRuntime
+from oasr_backend.vad import SpeechDetector
+
+HOP_SAMPLES = SAMPLE_RATE_HZ // FRAMES_PER_SECOND
+
+
+class CtcRecognizer:
+    """Transcribes batches of whole utterances; features are (frames, mels)."""
+
+    fixed_window_frames = None
+
+    def __init__(self, config: CtcConfig, runtime: EncoderRuntime | None = None) -> None:
+        """Load the bundle; raises ConfigError where it cannot."""
+        self._model = CtcModel(config, runtime)
+        self._detector = SpeechDetector()
+        self._num_mels = self._model.bundle.features.num_mels
+        self.max_piece_frames = round(config.max_piece_s * FRAMES_PER_SECOND)
+
+    def check_options(self, options: TranscribeOptions) -> None:
+        self._model.check_options(options)
+
+    def cut(self, samples: Samples) -> int:
+        """Return where to cut `samples`: in a silence of the second half of a piece."""
+        return self._detector.cut_point(samples, self.max_piece_frames * HOP_SAMPLES)
+
+    def prepare(self, samples: Samples, options: TranscribeOptions) -> Prepared:
+        """Return the features of one piece; one too short for an encoder frame has no speech."""
+        features = fbank(samples, self._num_mels)
+        num_frames = -(-len(samples) // HOP_SAMPLES)
+        has_speech = self._model.bundle.encoder_frames(len(features)) > 0
+        speech_frames = None
+        if options.speech_frames and has_speech:
+            speech_frames = round(self._detector.speech_seconds(samples) * FRAMES_PER_SECOND)
+        return Prepared(features, num_frames, options, has_speech, speech_frames)
+
+    def transcribe(self, batch: Sequence[Prepared]) -> list[Transcript]:
+        """Return one transcript for each piece, in order."""
+        lengths = np.array([len(piece.features) for piece in batch], np.int64)
+        features = np.zeros((len(batch), lengths.max(), self._num_mels), np.float32)
+        for row, piece in zip(features, batch, strict=True):
+            row[: len(piece.features)] = piece.features
+        config = self._model.config
+        log_probs, encoded_lengths = self._model.runtime.encode(
+            features, lengths, config.decoding_chunk_size, self._num_left_chunks()
+        )
+        return [
+            self._decode(row[:length], piece.options.words)
+            for row, length, piece in zip(log_probs, encoded_lengths, batch, strict=True)
+        ]
+
+    def rehearse(self, num_rows: int, num_frames: int) -> None:
+        """Run noise: what a CTC model takes does not depend on what is said."""
+        samples = np.random.default_rng(0).normal(size=num_frames * HOP_SAMPLES) * 0.01
+        piece = self.prepare(samples.astype(np.float32), TranscribeOptions())
+        if piece.has_speech:
+            self.transcribe([piece] * num_rows)
+
+    def _num_left_chunks(self) -> int:
+        asked = self._model.config.num_left_chunks
+        return -1 if asked is None else asked
+
+    def _decode(self, log_probs: LogProbs, words: bool) -> Transcript:
+        decoder = self._model.new_decoder()
+        decoder.advance(log_probs)
+        return self._model.transcript(decoder.best(), words)
