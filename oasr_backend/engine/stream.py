@@ -47,6 +47,7 @@ class Chunk:
 class ChunkResult:
     """What the caller of a chunk gets, exactly once: the text so far or an error.
 
+    finish_reason: of a final result: "end", or "length" where the stream's cache was full.
     duration_s: audio of the stream up to and with this chunk.
     latency_s: from the chunk's acceptance to this result.
     num_encoder_chunks: encoder chunks that the text comes from.
@@ -56,6 +57,7 @@ class ChunkResult:
     partial: Partial | None
     error: AsrError | None = None
     is_final: bool = False
+    finish_reason: str | None = None
     duration_s: float = 0.0
     latency_s: float = 0.0
     num_encoder_chunks: int = 0

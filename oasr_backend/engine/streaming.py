@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import numpy as np
 
-from oasr_backend.audio import check_sample_rate, check_samples
+from oasr_backend.audio import SAMPLE_RATE_HZ, check_sample_rate, check_samples
 from oasr_backend.config import EngineConfig
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.metrics import MemoryMetrics, Metrics
@@ -34,6 +35,7 @@ from oasr_backend.errors import (
     ServerError,
     UnavailableError,
 )
+from oasr_backend.models.base import TranscribeOptions
 from oasr_backend.models.streams import StreamingModel
 from oasr_backend.request import FRAMES_PER_SECOND, Request
 from oasr_backend.scheduler import Scheduler
@@ -50,7 +52,7 @@ class StreamingEngine:
     def __init__(
         self,
         config: EngineConfig,
-        model: StreamingModel,
+        model: StreamingModel[Any],
         metrics: Metrics | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
@@ -83,6 +85,30 @@ class StreamingEngine:
     def start(self) -> None:
         """Start the engine's thread."""
         self._thread.start()
+
+    def warm_up(self) -> None:
+        """Run batches of every size, so that the first streams find everything allocated, and measure them.
+
+        To be called before `start`, if at all.
+        """
+        num_samples = 3 * self._model.chunk_frames * SAMPLE_RATE_HZ // FRAMES_PER_SECOND
+        noise = np.random.default_rng(0).normal(size=num_samples).astype(np.float32) * np.float32(
+            0.01
+        )
+        for num_rows in self._ladder.rungs:
+            streams = [
+                self._model.open(TranscribeOptions(), SAMPLE_RATE_HZ) for _ in range(num_rows)
+            ]
+            held = [stream for stream in streams if self._model.reserve(stream)]
+            for stream in held:
+                stream.accept(noise)
+            self._model.run(held, num_rows)
+            started_at = self._clock()
+            self._model.run([stream for stream in held if self._model.reserve(stream)], num_rows)
+            seconds = self._clock() - started_at
+            self._scheduler.costs.measure(num_rows, self._model.chunk_frames, seconds)
+            for stream in held:
+                self._model.close(stream)
 
     def close(self) -> None:
         """Accept nothing more, answer what was accepted, and stop."""
@@ -318,12 +344,16 @@ class StreamingEngine:
         """Give a chunk its one result."""
         chunk, stream = waiting.chunk, live.stream
         latency_s = self._clock() - waiting.accepted_at
-        partial = stream.partial(chunk.words) if error is None else None
+        partial, reason = None, None
+        if error is None:
+            partial = stream.partial(chunk.words)
+            reason = "length" if stream.is_full else "end" if chunk.is_last else None
         result = ChunkResult(
             live.stream_id,
             partial,
             error,
-            is_final=error is None and (chunk.is_last or stream.is_full),
+            is_final=reason is not None,
+            finish_reason=reason,
             duration_s=waiting.duration_s,
             latency_s=latency_s,
             num_encoder_chunks=stream.num_chunks_run,

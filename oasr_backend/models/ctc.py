@@ -37,7 +37,8 @@ class CtcConfig:
     num_left_chunks: chunks before its own that a frame sees; -1 for all, None for what the bundle was exported with.
     max_piece_s: longer utterances are cut at silences.
     max_cache_s: of a stream's past that is kept where num_left_chunks is -1.
-    at_capacity: what happens then: "recycle" forgets the oldest, "finish" ends the stream.
+    num_cache_blocks: blocks of a chunk each in the key/value cache; 0 for as many as all running streams can fill.
+    at_capacity: what happens beyond max_cache_s: "recycle" forgets the oldest, "finish" ends the stream.
     """
 
     model_dir: str = ""
@@ -47,10 +48,11 @@ class CtcConfig:
     num_left_chunks: int | None = None
     max_piece_s: float = 30.0
     max_cache_s: float = 60.0
+    num_cache_blocks: int = 0
     at_capacity: str = "recycle"
 
     def __post_init__(self) -> None:
-        check_at_least(self, 0, "intra_threads", "decoding_chunk_size")
+        check_at_least(self, 0, "intra_threads", "decoding_chunk_size", "num_cache_blocks")
         check_at_least(self, 1, "beam_size", "max_piece_s")
         check_at_least(self, -1, "num_left_chunks")
         check_choice("at_capacity", self.at_capacity, AT_CAPACITY)

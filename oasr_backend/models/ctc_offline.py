@@ -21,7 +21,7 @@ HOP_SAMPLES = SAMPLE_RATE_HZ // FRAMES_PER_SECOND
 class CtcRecognizer:
     """Transcribes batches of whole utterances; features are (frames, mels)."""
 
-    fixed_window_frames = None
+    fixed_window_frames: int | None = None
 
     def __init__(self, config: CtcConfig, runtime: EncoderRuntime | None = None) -> None:
         """Load the bundle; raises ConfigError where it cannot."""

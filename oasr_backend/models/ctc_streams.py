@@ -83,19 +83,17 @@ class CtcStreams:
         self,
         config: CtcConfig,
         max_streams: int,
-        num_blocks: int = 0,
         runtime: EncoderRuntime | None = None,
     ) -> None:
         """Load the bundle; raises ConfigError where it cannot, or cannot stream.
 
         max_streams: streams that hold a place in the caches at most.
-        num_blocks: of the key/value cache; 0 for as many as `max_streams` can fill.
         """
         self._model = CtcModel(config, runtime)
         bundle, streaming = self._model.bundle, _streaming(self._model.bundle, config)
         self._chunk_size = config.decoding_chunk_size or streaming.chunk_size
         max_blocks = _max_blocks(config, streaming, self._chunk_size * self._model.frame_s)
-        num_blocks = num_blocks or max_streams * max_blocks
+        num_blocks = config.num_cache_blocks or max_streams * max_blocks
         if num_blocks < max_blocks:
             raise ConfigError(
                 f"num_cache_blocks is {num_blocks}; one stream fills {max_blocks}: raise it, or lower num_left_chunks "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from oasr_backend.audio import Samples
 from oasr_backend.models.base import TranscribeOptions, Transcript
@@ -47,7 +47,10 @@ class Stream(Protocol):
         """Return what was said so far; words with times only where asked for."""
 
 
-class StreamingModel(Protocol):
+StreamT = TypeVar("StreamT", bound=Stream)
+
+
+class StreamingModel(Protocol[StreamT]):
     """A loaded model of streams; one thread calls it.
 
     chunk_frames: feature frames of 10 ms from one encoder chunk to the next.
@@ -55,26 +58,30 @@ class StreamingModel(Protocol):
     """
 
     chunk_frames: int
-    num_blocks: int
-    num_blocks_used: int
 
-    def open(self, options: TranscribeOptions, sample_rate_hz: int) -> Stream:
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def num_blocks_used(self) -> int: ...
+
+    def open(self, options: TranscribeOptions, sample_rate_hz: int) -> StreamT:
         """Return a new stream, which holds nothing of the cache; any thread may call it.
 
         Raises ClientError for options that the model cannot do.
         """
 
-    def reserve(self, stream: Stream) -> bool:
+    def reserve(self, stream: StreamT) -> bool:
         """Hold what the stream's next chunk needs of the cache; False where there is no room. One alone always fits."""
 
-    def run(self, streams: Sequence[Stream], num_rows: int) -> None:
+    def run(self, streams: Sequence[StreamT], num_rows: int) -> None:
         """Run one chunk of each stream, which is due and reserved, in a forward of `num_rows` rows.
 
         Where it raises, no stream has changed.
         """
 
-    def swap_out(self, stream: Stream) -> None:
+    def swap_out(self, stream: StreamT) -> None:
         """Move what a stream holds of the cache to host memory; `reserve` brings it back."""
 
-    def close(self, stream: Stream) -> None:
+    def close(self, stream: StreamT) -> None:
         """Free what a stream holds."""

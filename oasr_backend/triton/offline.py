@@ -18,7 +18,7 @@ from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.errors import AsrError, ClientError, ServerError
 from oasr_backend.triton.logs import log_to_triton
 from oasr_backend.triton.metrics import TritonMetrics
-from oasr_backend.triton.replies import PendingReply
+from oasr_backend.triton.replies import UtterancesReply
 from oasr_backend.triton.requests import read_options, read_rows
 from oasr_backend.triton.settings import read_settings
 
@@ -58,7 +58,7 @@ class OfflineModel:
 
     def _accept(self, request: Any) -> None:
         """Take one request; nothing may leave here, since Triton would fail its neighbours too."""
-        reply = PendingReply(self._pb_utils, request)
+        reply = UtterancesReply(self._pb_utils, request)
         try:
             self._add(self._read(request, reply), reply)
         except AsrError as error:
@@ -71,12 +71,12 @@ class OfflineModel:
             log.exception("a request could not be read")
             self._refuse(reply, ServerError(f"reading the request failed: {error!r}"))
 
-    def _refuse(self, reply: PendingReply, error: AsrError) -> None:
+    def _refuse(self, reply: UtterancesReply, error: AsrError) -> None:
         """Answer a request that never reached the engine; it counts as one utterance."""
         reply.fail(error)
         self._metrics.add_now("oasr_requests_total", 1, outcome=error.outcome)
 
-    def _read(self, request: Any, reply: PendingReply) -> list[Utterance]:
+    def _read(self, request: Any, reply: UtterancesReply) -> list[Utterance]:
         """Return a request's utterances, each of them acceptable."""
         options = read_options(request.parameters())
         utterances = [
@@ -96,7 +96,7 @@ class OfflineModel:
             self._engine.check(utterance)
         return utterances
 
-    def _add(self, utterances: Sequence[Utterance], reply: PendingReply) -> None:
+    def _add(self, utterances: Sequence[Utterance], reply: UtterancesReply) -> None:
         reply.expect(len(utterances))
         self._engine.wait_for_room()
         for row, utterance in enumerate(utterances):

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from oasr_backend.engine.job import Result
+from oasr_backend.engine.stream import ChunkResult
 from oasr_backend.errors import AsrError, ServerError
-from oasr_backend.models.base import Word
+from oasr_backend.models.base import Transcript, Word
 
 log = logging.getLogger(__name__)
 
@@ -23,15 +24,14 @@ TRANSCRIPTS = "TRANSCRIPTS"
 DETAILS = "DETAILS"
 
 
-class PendingReply:
-    """Collects the results of a request's rows and sends its one response."""
+class Reply:
+    """Sends a request's one response."""
 
     def __init__(self, pb_utils: Any, request: Any) -> None:
         """Keep what is needed of `request`, which itself must not outlive `execute()`."""
         self._pb_utils = pb_utils
         self._sender = request.get_response_sender()
         self._output_names = tuple(request.requested_output_names())
-        self._results: list[Result | None] = []
         self._lock = threading.Lock()
         self._is_sent = False
 
@@ -39,31 +39,22 @@ class PendingReply:
     def wants_details(self) -> bool:
         return DETAILS in self._output_names
 
-    def expect(self, num_rows: int) -> None:
-        """Say how many rows the response has."""
-        self._results = [None] * num_rows
-
     def is_unwanted(self) -> bool:
         """Tell whether the client has taken the request back, or an error has answered it."""
         return self._is_sent or bool(self._sender.is_cancelled())
 
-    def set_result(self, row: int, result: Result) -> None:
-        """Take one row's result; the last one, or the first error, sends the response."""
-        if result.error is not None:
-            prefix = f"row {row}: " if len(self._results) > 1 else ""
-            self.fail(result.error, prefix)
-            return
-        self._results[row] = result
-        results = [r for r in self._results if r is not None]
-        if len(results) < len(self._results):
-            return
+    def succeed(self, request_id: str, texts: Sequence[str], details: Sequence[str]) -> None:
+        """Answer with a text a row, and with the details where they are wanted."""
         try:
-            response = self._response(results)
+            tensors = []
+            if TRANSCRIPTS in self._output_names:
+                tensors.append(self._string_tensor(TRANSCRIPTS, texts))
+            if self.wants_details:
+                tensors.append(self._string_tensor(DETAILS, details))
+            response = self._pb_utils.InferenceResponse(output_tensors=tensors)
         except Exception as error:
-            log.exception("the reply to %s could not be made", result.request_id)
-            self.fail(
-                ServerError(f"request {result.request_id}: making the reply failed: {error!r}")
-            )
+            log.exception("the reply to %s could not be made", request_id)
+            self.fail(ServerError(f"request {request_id}: making the reply failed: {error!r}"))
         else:
             self._send(response)
 
@@ -80,18 +71,35 @@ class PendingReply:
             self._is_sent = True
         self._sender.send(response, flags=self._pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def _response(self, results: Sequence[Result]) -> Any:
-        tensors = []
-        if TRANSCRIPTS in self._output_names:
-            texts = [r.transcript.text for r in results if r.transcript is not None]
-            tensors.append(self._string_tensor(TRANSCRIPTS, texts))
-        if self.wants_details:
-            tensors.append(self._string_tensor(DETAILS, [details_json(r) for r in results]))
-        return self._pb_utils.InferenceResponse(output_tensors=tensors)
-
     def _string_tensor(self, name: str, texts: Sequence[str]) -> Any:
         rows = np.array([[text.encode()] for text in texts], dtype=np.object_).reshape(-1, 1)
         return self._pb_utils.Tensor(name, rows)
+
+
+class UtterancesReply(Reply):
+    """Collects the results of a request's rows."""
+
+    def __init__(self, pb_utils: Any, request: Any) -> None:
+        super().__init__(pb_utils, request)
+        self._results: list[Result | None] = []
+
+    def expect(self, num_rows: int) -> None:
+        """Say how many rows the response has."""
+        self._results = [None] * num_rows
+
+    def set_result(self, row: int, result: Result) -> None:
+        """Take one row's result; the last one, or the first error, sends the response."""
+        if result.error is not None:
+            prefix = f"row {row}: " if len(self._results) > 1 else ""
+            self.fail(result.error, prefix)
+            return
+        self._results[row] = result
+        results = [r for r in self._results if r is not None]
+        if len(results) < len(self._results):
+            return
+        texts = [r.transcript.text for r in results if r.transcript is not None]
+        details = [details_json(r) for r in results] if self.wants_details else []
+        self.succeed(result.request_id, texts, details)
 
 
 def details_json(result: Result) -> str:
@@ -99,17 +107,39 @@ def details_json(result: Result) -> str:
     transcript = result.transcript
     assert transcript is not None, "an error has no details"
     details = {
-        "text": transcript.text,
-        "language": transcript.language,
-        "confidence": round(transcript.confidence, 4),
-        "words": [_word(word) for word in transcript.words],
-        "tokens": list(transcript.tokens),
+        **_spoken(transcript),
         "duration_s": round(result.duration_s, 4),
         "queue_s": round(result.queue_s, 4),
         "compute_s": round(result.compute_s, 4),
         "batch_sizes": list(result.batch_sizes),
     }
     return json.dumps(details, ensure_ascii=False)
+
+
+def chunk_details_json(result: ChunkResult) -> str:
+    """Return the DETAILS of a stream so far as JSON; times in seconds from the stream's start."""
+    partial = result.partial
+    assert partial is not None, "an error has no details"
+    details = {
+        **_spoken(partial.transcript),
+        "stable_text": partial.transcript.text if result.is_final else partial.stable_text,
+        "is_final": result.is_final,
+        "finish_reason": result.finish_reason,
+        "duration_s": round(result.duration_s, 4),
+        "latency_s": round(result.latency_s, 4),
+        "encoder_chunks": result.num_encoder_chunks,
+    }
+    return json.dumps(details, ensure_ascii=False)
+
+
+def _spoken(transcript: Transcript) -> dict[str, Any]:
+    return {
+        "text": transcript.text,
+        "language": transcript.language,
+        "confidence": round(transcript.confidence, 4),
+        "words": [_word(word) for word in transcript.words],
+        "tokens": list(transcript.tokens),
+    }
 
 
 def _word(word: Word) -> dict[str, Any]:

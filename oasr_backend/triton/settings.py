@@ -59,7 +59,9 @@ def read_settings(model_config: Mapping[str, Any]) -> Settings:
     max_batch_size = int(model_config.get("max_batch_size", 0))
     if max_batch_size < 1:
         raise ConfigError(f"max_batch_size is {max_batch_size}; it must be at least 1: raise it")
-    sizes = model_config.get("dynamic_batching", {}).get("preferred_batch_size") or None
+    batching = model_config.get("sequence_batching", {}).get("oldest")
+    batching = batching or model_config.get("dynamic_batching", {})
+    sizes = batching.get("preferred_batch_size") or None
     settings = Settings(
         model_name=model_config["name"],
         family=family,
@@ -70,6 +72,28 @@ def read_settings(model_config: Mapping[str, Any]) -> Settings:
     )
     settings.engine_config(fixed_window_frames=None)
     return settings
+
+
+def check_streaming(model_config: Mapping[str, Any], config: EngineConfig) -> None:
+    """Raise ConfigError where a model's configuration is none for streams."""
+    oldest = model_config.get("sequence_batching", {}).get("oldest")
+    if oldest is None:
+        raise ConfigError(
+            "config.pbtxt has no sequence_batching { oldest { } }; a model of streams gets their chunks through it: "
+            "add it, as model_repository/asr_streaming has it"
+        )
+    if model_config.get("response_cache", {}).get("enable"):
+        raise ConfigError(
+            "response_cache is enabled; a stream's answer depends on what came before, and the cache would mix "
+            "streams up: remove response_cache"
+        )
+    num_candidates = int(oldest.get("max_candidate_sequences", 0))
+    most = (config.max_streams or config.max_batch_size) + config.max_waiting
+    if num_candidates <= most:
+        raise ConfigError(
+            f"max_candidate_sequences is {num_candidates}; it must be above max_streams and max_waiting together "
+            f"({most}), or Triton holds streams back that the scheduler should see: raise it"
+        )
 
 
 def _read_family(name: str) -> Family:
@@ -84,7 +108,7 @@ def _check_names(parameters: Mapping[str, str], family: Family, own_names: list[
         if name in parameters:
             raise ConfigError(
                 f"parameters hold {name} = {parameters[name]!r}; it is a field of config.pbtxt itself: "
-                "set max_batch_size and dynamic_batching.preferred_batch_size there"
+                "set max_batch_size there, and preferred_batch_size in dynamic_batching or sequence_batching.oldest"
             )
     known = {*own_names, *option_names(family.options), "model_family"}
     known -= {*FROM_TRITON, *FROM_MODEL}

@@ -118,7 +118,10 @@ def test_the_shipped_policy_is_cost():
             model_config(length_bucket_ratio="2"),
             "length_bucket_ratio is 2.0; it must be from 0 to 1: correct it",
         ),
-        (model_config(model_family="kaldi"), "model_family is 'kaldi'; it must be one of whisper"),
+        (
+            model_config(model_family="kaldi"),
+            "model_family is 'kaldi'; it must be one of ctc, whisper",
+        ),
         (
             model_config(max_batch_size=4, sizes=(1, 8)),
             (

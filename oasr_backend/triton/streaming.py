@@ -1,0 +1,129 @@
+"""`asr_streaming` behind Triton's Python backend: chunks of sequences in, replies out; the work is the engine's.
+
+Handed Triton's `pb_utils`, since only a model.py may import it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+from typing import Any
+
+from oasr_backend.allocator import keep_freed_memory
+from oasr_backend.engine.stream import Chunk, ChunkResult, StreamRequest
+from oasr_backend.engine.streaming import StreamingEngine, idle_text
+from oasr_backend.errors import AsrError, ClientError, ConfigError, ServerError, shown
+from oasr_backend.triton.logs import log_to_triton
+from oasr_backend.triton.metrics import TritonMetrics
+from oasr_backend.triton.replies import Reply, chunk_details_json
+from oasr_backend.triton.requests import read_options, read_rows
+from oasr_backend.triton.settings import check_streaming, read_settings
+
+log = logging.getLogger(__name__)
+
+START, END = 1, 2
+"""Bits of a request's flags: it begins a sequence, it ends one."""
+
+
+class StreamModel:
+    """What a model.py of streams delegates to."""
+
+    def __init__(self, pb_utils: Any, args: dict[str, str]) -> None:
+        """Load the model, run every batch size once, and start the engine; ConfigError where it cannot."""
+        self._pb_utils = pb_utils
+        log_to_triton(pb_utils)
+        keep_freed_memory()
+        model_config = json.loads(args["model_config"])
+        settings = read_settings(model_config)
+        self._config = settings.engine_config(fixed_window_frames=None)
+        check_streaming(model_config, self._config)
+        load = settings.family.load_streams
+        if load is None:
+            raise ConfigError(
+                "this model_family cannot stream: set model_family to ctc, or serve it as whole utterances"
+            )
+        model = load(
+            settings.family_options, self._config.max_streams or self._config.max_batch_size
+        )
+        self._metrics = TritonMetrics(pb_utils, settings.model_name)
+        self._engine = StreamingEngine(self._config, model, self._metrics)
+        self._engine.warm_up()
+        self._engine.start()
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Hand chunks to the engine, which replies later. It never blocks: that would hold live streams up."""
+        for request in requests:
+            self._accept(request)
+
+    def finalize(self) -> None:
+        """Answer what was accepted and stop."""
+        self._engine.close()
+
+    def _accept(self, request: Any) -> None:
+        """Take one request; nothing may leave here, since Triton would fail its neighbours too."""
+        reply = Reply(self._pb_utils, request)
+        try:
+            self._feed(request, reply)
+        except AsrError as error:
+            self._refuse(reply, error)
+        except UnicodeDecodeError as error:
+            self._refuse(
+                reply, ClientError(f"id or parameters are no UTF-8 ({error}): encode them so")
+            )
+        except Exception as error:
+            log.exception("a request could not be read")
+            self._refuse(reply, ServerError(f"reading the request failed: {error!r}"))
+
+    def _refuse(self, reply: Reply, error: AsrError) -> None:
+        reply.fail(error)
+        self._metrics.add_now("oasr_chunks_total", 1, outcome=error.outcome)
+
+    def _feed(self, request: Any, reply: Reply) -> None:
+        stream_id, flags = stream_id_of(request.correlation_id()), request.flags()
+        rows = read_rows(self._pb_utils, request)
+        if len(rows) != 1:
+            raise ClientError(f"WAV has {len(rows)} rows; a chunk is of one stream: send one row")
+        options = read_options(request.parameters())
+        if options.deadline_s < inf:
+            raise ClientError(
+                "parameter 'deadline_ms' is for whole utterances; a stream has none: leave it out"
+            )
+        if flags & START:
+            self._engine.add_request(
+                StreamRequest(
+                    stream_id,
+                    options.sample_rate_hz,
+                    options.transcribe_options(words=False),
+                    options.priority,
+                    options.tenant,
+                )
+            )
+        chunk = Chunk(rows[0], bool(flags & END), reply.wants_details, reply.is_unwanted)
+        try:
+            self._engine.feed_chunk(stream_id, chunk, partial(answer, reply))
+        except KeyError:
+            raise ClientError(
+                f"stream {shown(request.correlation_id())} {idle_text(self._config.max_idle_s)}"
+            ) from None
+        except AsrError:
+            if flags & START:  # it has begun with nothing, and its client thinks that it has not
+                self._engine.abort(stream_id)
+            raise
+
+
+def stream_id_of(correlation_id: int | str) -> str:
+    """Return a name of its own for each of Triton's ids, of which 7 and "7" are two."""
+    return str(correlation_id) if isinstance(correlation_id, int) else ascii(correlation_id)
+
+
+def answer(reply: Reply, result: ChunkResult) -> None:
+    """Send what became of a chunk."""
+    if result.error is not None:
+        reply.fail(result.error)
+        return
+    assert result.partial is not None, "no error, so there is a text"
+    details = [chunk_details_json(result)] if reply.wants_details else []
+    reply.succeed(result.stream_id, [result.partial.transcript.text], details)
