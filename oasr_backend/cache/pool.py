@@ -22,10 +22,10 @@ class Pool:
     """
 
     def __init__(self, num_places: int, shape: Sequence[int]) -> None:
-        # One place more than there are to give: graphs index at least one.
         self.array: NDArray[np.float32] = np.zeros((max(1, num_places), *shape), np.float32)
         self.num_places = num_places
         self._free = list(range(num_places - 1, -1, -1))
+        self._is_free = [True] * num_places
 
     @property
     def num_free(self) -> int:
@@ -39,9 +39,14 @@ class Pool:
         """Give away so many places, or none of them and None where there are fewer."""
         if num_wanted > len(self._free):
             return None
-        return [self._free.pop() for _ in range(num_wanted)]
+        places = [self._free.pop() for _ in range(num_wanted)]
+        for place in places:
+            self._is_free[place] = False
+        return places
 
     def free(self, places: Sequence[Place]) -> None:
         """Take places back."""
-        assert not set(places) & set(self._free), f"a place of {places} is free already"
-        self._free.extend(places)
+        for place in places:
+            assert not self._is_free[place], f"place {place} is free already"
+            self._is_free[place] = True
+            self._free.append(place)
