@@ -89,8 +89,9 @@ class StreamingEngine:
     def warm_up(self) -> None:
         """Run batches of every size, so that the first streams find everything allocated, and measure them.
 
-        To be called before `start`, if at all.
+        To be called before `start`, if at all. It stops after `measure_costs_s`, and runs none where that is 0.
         """
+        ends_at = self._clock() + self._config.measure_costs_s
         num_samples = 3 * self._model.chunk_frames * SAMPLE_RATE_HZ // FRAMES_PER_SECOND
         noise = np.random.default_rng(0).normal(size=num_samples).astype(np.float32) * np.float32(
             0.01
