@@ -78,9 +78,14 @@ class ConformerConfig:
         return self.output_size // self.attention_heads
 
     @property
-    def key_value_size(self) -> int:
-        """Numbers cached for one frame and head: a key with its position, its score bias, and a value."""
-        return 2 * self.head_size + 1
+    def plane_width(self) -> int:
+        """Numbers cached for one frame in one plane: the channels of a head and one more."""
+        return self.head_size + 1
+
+    @property
+    def num_planes(self) -> int:
+        """Planes of a cached frame: by layer, then keys before values, then by head."""
+        return self.num_blocks * 2 * self.attention_heads
 
     @property
     def left_context(self) -> int:
