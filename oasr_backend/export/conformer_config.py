@@ -47,7 +47,13 @@ class ConformerConfig:
     static_chunk_size: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "output_size", "attention_heads", "num_blocks"):
+        for name in (
+            "vocabulary_size",
+            "output_size",
+            "attention_heads",
+            "linear_units",
+            "num_blocks",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(
                     f"{name} is {getattr(self, name)}; it must be at least 1: correct it"
