@@ -10,9 +10,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from oasr_backend.errors import AsrError, ConfigError
+from oasr_backend.errors import ConfigError
 from oasr_backend.export.bundle import export_bundle
+from oasr_backend.export.onnx_file import ExportError
+from oasr_backend.export.sherpa import export_sherpa
 from oasr_backend.export.wenet import load_checkpoint
+from oasr_backend.models.bundle import read_bundle
+
+SHERPA_FOLDER = "sherpa-onnx"
 
 
 def main() -> None:
@@ -26,7 +31,12 @@ def main() -> None:
             options.num_left_chunks,
             not options.offline_only,
         )
-    except (ConfigError, AsrError) as error:
+        if options.sherpa_onnx:
+            settings = read_bundle(options.output).streaming
+            folder = options.output / SHERPA_FOLDER
+            for name, difference in export_sherpa(checkpoint, folder, settings).items():
+                differences[f"{SHERPA_FOLDER}/{name}"] = difference
+    except (ConfigError, ExportError) as error:
         sys.exit(f"export_wenet: {error}")
     for name, difference in differences.items():
         print(f"{options.output / name}: differs from PyTorch by {difference:.1e} at most")
@@ -42,6 +52,11 @@ def parse_arguments() -> argparse.Namespace:
         "--num-left-chunks", type=int, default=4, help="chunks of the past; -1 for all (default: 4)"
     )
     add("--offline-only", action="store_true", help="whole utterances only")
+    add(
+        "--sherpa-onnx",
+        action="store_true",
+        help=f"also write OUTPUT/{SHERPA_FOLDER} for that engine",
+    )
     return parser.parse_args()
 
 

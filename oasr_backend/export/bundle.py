@@ -42,7 +42,7 @@ def export_bundle(
     """
     config = checkpoint.model.config
     chunk_size = chunk_size or config.static_chunk_size or 16
-    settings = _streaming_settings(config, chunk_size, num_left_chunks) if streaming else None
+    settings = streaming_settings(config, chunk_size, num_left_chunks) if streaming else None
     static = 0 if config.use_dynamic_chunk else config.static_chunk_size
     bundle = Bundle(
         checkpoint.tokens,
@@ -91,7 +91,7 @@ def export_chunk(checkpoint: Checkpoint, path: Path, settings: StreamingSettings
     return check_graph(graph, path, cases)
 
 
-def _streaming_settings(
+def streaming_settings(
     config: ConformerConfig, chunk_size: int, num_left_chunks: int
 ) -> StreamingSettings:
     if not config.causal:

@@ -17,7 +17,6 @@ import onnxruntime
 import torch
 from torch import Tensor
 
-from oasr_backend.errors import AsrError
 from oasr_backend.export.graphs import Axes, Graph
 
 OPSET = 18
@@ -25,7 +24,7 @@ TOLERANCE = 1e-4
 """Largest difference to PyTorch, in log-probabilities and in what is cached."""
 
 
-class ExportError(AsrError):
+class ExportError(Exception):
     """The exported graph does not compute what the model does."""
 
 
