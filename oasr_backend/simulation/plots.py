@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from oasr_backend.errors import ConfigError
-from oasr_backend.simulation.sweep import Row
+from oasr_backend.simulation.sweep import BEST_FIFO, Row
 
 PERCENTILES = {"p50_s": "p50", "p90_s": "p90", "p99_s": "p99"}
 INSTALL = ".venv/bin/pip install --no-deps --require-hashes -r requirements/plot.txt"
@@ -39,13 +39,15 @@ def plot_latencies(folder: Path, rows: Sequence[Row]) -> Path:
                 marker="o",
                 markersize=3,
                 linewidth=1.2,
+                # It runs on top of the policy that it has chosen.
+                linestyle="--" if policy == "adaptive" else "-",
                 label=policy,
             )
-        panel.set(title=title, yscale="log", xlabel="load, in times what fcfs works off")
+        panel.set(title=title, yscale="log", xlabel="load / what fcfs works off")
         panel.grid(visible=True, which="major", alpha=0.3)
     panels[0].set_ylabel("latency, s")
     first = rows[0]
-    figure.suptitle(f"{first.lengths} lengths, {first.service} service, cap of {_caps(rows)}")
+    figure.suptitle(f"{first.lengths} lengths, {first.service} service, {_caps(rows)}")
     figure.legend(policies, loc="lower center", ncols=len(policies), fontsize=8, frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,8 +58,8 @@ def plot_latencies(folder: Path, rows: Sequence[Row]) -> Path:
 
 
 def _caps(rows: Sequence[Row]) -> str:
-    caps = {row.cap for row in rows if row.policy != rows[-1].policy}
-    return f"{max(caps)}, fcfs's best is {rows[-1].cap}" if caps else str(rows[-1].cap)
+    best = next((row.cap for row in rows if row.policy == BEST_FIFO), None)
+    return f"batches of up to {rows[0].cap}" + (f" (fcfs' best: {best})" if best else "")
 
 
 def _file_part(service: str) -> str:
