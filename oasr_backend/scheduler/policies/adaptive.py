@@ -34,13 +34,13 @@ DEEP_CAPS, DRAINED_CAPS = 2.5, 1.0
 CHEAP_BATCH = 0.3
 """A full batch is cheap up to this part of the time that its rows would take one by one."""
 
-PATIENCE = 300.0
+PATIENCE = 1000.0
 """The oldest starves when it has waited for so many usual waits, or for half of max_wait_time.
 
 A usual wait counts for a batch's time at least, so that a burst after an idle hour does not look like starvation.
 """
 
-LEFT_BEHIND = 0.3
+LEFT_BEHIND = 0.25
 """Somebody starves too when the queue grows by more than this part of what leaves it."""
 
 DEPTH_WEIGHT, BATCH_WEIGHT = 0.5, 0.05
