@@ -19,7 +19,7 @@ Array = NDArray[np.float32]
 class CachePools:
     """The pools that all streams share.
 
-    blocks: (blocks, layers, heads, chunk, key_value_size) float32.
+    blocks: (blocks, planes, chunk, width) float32.
     contexts: (streams, layers, conv_frames, conv_size) float32.
     max_blocks: that one stream may hold; 0 where a chunk sees none before it.
     """
@@ -68,7 +68,7 @@ class StreamCache:
     def append(self, pools: CachePools, keys_values: Array, context: Array) -> None:
         """Keep a chunk that has run: in the room reserved for it, or in the place of the oldest one.
 
-        keys_values: (layers, heads, chunk, key_value_size); context: (layers, conv_frames, conv_size).
+        keys_values: (planes, chunk, width); context: (layers, conv_frames, conv_size).
         """
         assert self.context is not None, "reserved before it ran"
         self.offset += 1

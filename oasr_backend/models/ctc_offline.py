@@ -53,9 +53,8 @@ class CtcRecognizer:
         features = np.zeros((len(batch), lengths.max(), self._num_mels), np.float32)
         for row, piece in zip(features, batch, strict=True):
             row[: len(piece.features)] = piece.features
-        config = self._model.config
         log_probs, encoded_lengths = self._model.runtime.encode(
-            features, lengths, config.decoding_chunk_size, self._num_left_chunks()
+            features, lengths, self._chunk_size(), self._num_left_chunks()
         )
         return [
             self._decode(row[:length], piece.options.words)
@@ -68,6 +67,9 @@ class CtcRecognizer:
         piece = self.prepare(samples.astype(np.float32), TranscribeOptions())
         if piece.has_speech:
             self.transcribe([piece] * num_rows)
+
+    def _chunk_size(self) -> int:
+        return self._model.config.decoding_chunk_size or self._model.bundle.offline_chunk_size
 
     def _num_left_chunks(self) -> int:
         asked = self._model.config.num_left_chunks

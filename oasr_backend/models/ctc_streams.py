@@ -101,16 +101,10 @@ class CtcStreams:
             )
         self._pools = CachePools(
             blocks=Pool(
-                num_blocks,
-                (
-                    streaming.num_layers,
-                    streaming.num_heads,
-                    self._chunk_size,
-                    streaming.key_value_size,
-                ),
+                num_blocks, (streaming.num_planes, self._chunk_size, streaming.plane_width)
             ),
             contexts=Pool(
-                max_streams, (streaming.num_layers, streaming.conv_frames, streaming.conv_size)
+                max_streams, (streaming.conv_layers, streaming.conv_frames, streaming.conv_size)
             ),
             max_blocks=max_blocks,
         )

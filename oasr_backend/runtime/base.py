@@ -24,7 +24,7 @@ class ChunkBatch:
     offset: (batch,), encoder frames of the stream before this chunk.
     cache_length: (batch,), how many of them are visible.
     block_table: (batch, entries), the places of the blocks that hold them.
-    pool: (blocks, layers, heads, block, key_value_size), all streams' blocks.
+    pool: (blocks, planes, block, width), all streams' blocks.
     conv_cache: (batch, layers, conv_frames, conv_size).
     """
 
@@ -41,7 +41,7 @@ class ChunkBatch:
 class ChunkOutput:
     """What a batch of chunks gave.
 
-    log_probs: (batch, chunk, vocabulary); new_kv: (batch, layers, heads, chunk, key_value_size); new_conv_cache: like
+    log_probs: (batch, chunk, vocabulary); new_kv: (batch, planes, chunk, width); new_conv_cache: like
     conv_cache.
     """
 
