@@ -93,10 +93,10 @@ class StreamingEngine:
         """
         ends_at = self._clock() + self._config.measure_costs_s
         num_samples = 3 * self._model.chunk_frames * SAMPLE_RATE_HZ // FRAMES_PER_SECOND
-        noise = np.random.default_rng(0).normal(size=num_samples).astype(np.float32) * np.float32(
-            0.01
-        )
+        noise = (0.01 * np.random.default_rng(0).normal(size=num_samples)).astype(np.float32)
         for num_rows in self._ladder.rungs:
+            if self._clock() >= ends_at:
+                return
             streams = [
                 self._model.open(TranscribeOptions(), SAMPLE_RATE_HZ) for _ in range(num_rows)
             ]

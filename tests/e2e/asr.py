@@ -81,15 +81,15 @@ def copy_model(
     return folder
 
 
-def edit_config(text: str, key: str, value: str) -> str:
-    """Set a parameter, a numeric field or the ladder of a config.pbtxt; a parameter may be new."""
+def edit_config(text: str, key: str, value: str | None) -> str:
+    """Set a parameter or a numeric field of a config.pbtxt; a parameter may be new, and None removes one."""
     if key in ("max_batch_size", "max_queue_size"):
         text, count = re.subn(rf"{key}: \d+", f"{key}: {value}", text)
         assert count == 1, f"config.pbtxt has {count} fields {key}"
         return text
     parameter = f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
     kept = re.sub(rf'parameters {{ key: "{key}" .*\n', "", text)
-    return f"{kept}{parameter}\n"
+    return kept if value is None else f"{kept}{parameter}\n"
 
 
 def clips(folder: str = "librivox") -> dict[str, np.ndarray]:

@@ -30,8 +30,15 @@ def server(tmp_path_factory):
         max_idle_s=str(IDLE_S),
     )
     copy_model(repository, "asr_streaming", source="asr_streaming")
+    of_whisper = ("device", "compute_type", "vad_filter", "vad_threshold", "short_window")
     copy_model(
-        repository, "offline", model_family="ctc", decoding_chunk_size="16", num_left_chunks="4"
+        repository,
+        "offline",
+        model_family="ctc",
+        decoding_chunk_size="16",
+        num_left_chunks="4",
+        beam_size="1",
+        **dict.fromkeys(of_whisper),
     )
     with (folder / "server.log").open("wb") as log, serve(repository, log=log) as running:
         running.wait_ready()
