@@ -40,7 +40,8 @@ class Clock:
 def main() -> None:
     options = parse_arguments()
     print(
-        f"Microseconds of CPU time a dispatched request, at most {options.cap} a batch: the median of ", end=""
+        f"Microseconds of CPU time a dispatched request, at most {options.cap} a batch: the median of ",
+        end="",
     )
     print(f"{options.rounds} rounds of {options.dispatched} requests (least to greatest).")
     print("overdue: all have waited too long.")
