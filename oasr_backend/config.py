@@ -94,6 +94,14 @@ class EngineConfig:
             "kappa",
             "measure_costs_s",
         )
+        check_at_most(self, 4096, "max_batch_size", "length_window_factor")
+        check_at_most(self, 1_000_000, "max_streams", "max_tokens", "fixed_window_frames", "kappa")
+        check_at_most(self, 4, "cost_exponent")
+        if 0 < self.max_offline_pad_ratio < 1:
+            raise ConfigError(
+                f"max_offline_pad_ratio is {self.max_offline_pad_ratio}; it must be at least 1, or 0 for no bound: "
+                "no batch has less than 1"
+            )
         check_choice("job_size", self.job_size, JOB_SIZES)
         if not 0 <= self.length_bucket_ratio <= 1:
             raise ConfigError(
@@ -124,6 +132,14 @@ def check_at_least(options: object, least: float, *names: str) -> None:
         value = getattr(options, name)
         if value is not None and not value >= least:
             raise ConfigError(f"{name} is {value}; it must be at least {least}: raise it")
+
+
+def check_at_most(options: object, most: float, *names: str) -> None:
+    """Raise ConfigError for the first named option above `most`; None passes."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not value <= most:
+            raise ConfigError(f"{name} is {value}; it must be at most {most}: lower it")
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:

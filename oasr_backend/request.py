@@ -12,6 +12,10 @@ FRAMES_PER_SECOND = 100
 """Durations are counted in frames of 10 ms everywhere, as Kaldi and Whisper do."""
 
 
+NO_TICKET = -1
+"""The ticket of a request that is in no queue."""
+
+
 class RequestState(Enum):
     """Where a request is in its life."""
 
@@ -54,6 +58,8 @@ class Request:
     arrival_time: in the scheduler's clock; the scheduler sets it where it is None.
     language, speech_frames: what estimates of the job's size may use.
     size: the estimated size, set by the scheduler.
+    served_frames: of a stream, what its tenant was charged for.
+    ticket: what files it in the orders of a queue, NO_TICKET outside of them.
     """
 
     request_id: str
@@ -68,7 +74,8 @@ class Request:
     size: int = 1
     stream_id: int | None = None
     state: RequestState = RequestState.WAITING
-    ticket: int = field(default=-1, repr=False)
+    served_frames: int = field(default=0, repr=False)
+    ticket: int = field(default=NO_TICKET, repr=False)
 
     def __post_init__(self) -> None:
         check_length(self.request_id, self.num_frames)

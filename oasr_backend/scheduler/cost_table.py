@@ -7,6 +7,7 @@ of `fixed` and `slope` themselves. It knows nothing of requests or clocks.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,17 @@ PRIOR_WEIGHT = 1.0
 
 MIN_TIME_S = 1e-6
 
+MAX_TIME_S = 1e9
+MIN_SCALE = 1e-3
+
+MAX_SURPRISE = 10.0
+"""A step counts for at most so many times what it was estimated to take."""
+
+Sums = tuple[float, float, float, float, float]
+"""Of the remembered steps: their weight, x, y, xx and xy, where x is a step's base and y what it took."""
+
+NO_SUMS: Sums = (0.0, 0.0, 0.0, 0.0, 0.0)
+
 MAX_KNOWN = 1 << 16
 """Batches whose time is kept once it is worked out."""
 
@@ -38,25 +50,26 @@ class CostTable:
         self._rungs: list[int] = []
         # What was read off the grid before: selections ask for the same batches again and again.
         self._known: dict[tuple[int, int], float] = {}
-        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        self._sums: Sums = NO_SUMS
         self._offset_s, self._scale = 0.0, 1.0
 
     def measure(self, num_rows: int, longest: int, seconds: float) -> None:
         """Take a measurement made at load; the base then goes through it.
 
-        A disturbance only lengthens a batch: one that took longer than a larger one counts as long as that.
+        A disturbance only lengthens a batch: one that took longer than a larger or longer one counts as long as that.
         """
         grid = {rows: dict(points) for rows, points in self._grid.items()}
         grid.setdefault(num_rows, {})[longest] = seconds
-        rungs = sorted(grid, reverse=True)
-        for larger, smaller in pairwise(rungs):
-            for frames, limit_s in grid[larger].items():
-                if frames in grid[smaller]:
-                    grid[smaller][frames] = min(grid[smaller][frames], limit_s)
+        self._rungs = sorted(grid)
+        for points in grid.values():
+            for longer, shorter in pairwise(sorted(points, reverse=True)):
+                points[shorter] = min(points[shorter], points[longer])
+        for larger, smaller in pairwise(reversed(self._rungs)):
+            for frames in grid[larger].keys() & grid[smaller].keys():
+                grid[smaller][frames] = min(grid[smaller][frames], grid[larger][frames])
         self._grid = {rows: sorted(points.items()) for rows, points in grid.items()}
         self._known.clear()
-        self._rungs = sorted(self._grid)
-        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        self._sums = NO_SUMS
         self._offset_s, self._scale = 0.0, 1.0
 
     def is_measured(self, num_rows: int, longest: int) -> bool:
@@ -64,14 +77,18 @@ class CostTable:
         return any(frames == longest for frames, _ in self._grid.get(num_rows, ()))
 
     def observe(self, num_rows: int, longest: int, seconds: float) -> None:
-        """Learn from a step that ran: O(1)."""
+        """Learn from a step that ran: O(1). One that took far longer than estimated, as when the machine slept, counts
+        as MAX_SURPRISE times the estimate."""
+        if not seconds > 0:
+            return
+        seconds = min(seconds, MAX_SURPRISE * self.batch_time_s(num_rows, longest))
         base = self._base_s(num_rows, longest)
         keep = 1 - 1 / REMEMBERED_STEPS
-        self._weight = self._weight * keep + 1
-        self._x = self._x * keep + base
-        self._y = self._y * keep + seconds
-        self._xx = self._xx * keep + base * base
-        self._xy = self._xy * keep + base * seconds
+        seen = (1.0, base, seconds, base * base, base * seconds)
+        weight, x, y, xx, xy = (
+            kept * keep + new for kept, new in zip(self._sums, seen, strict=True)
+        )
+        self._sums = (weight, x, y, xx, xy)
         self._fit()
 
     def batch_time_s(self, num_rows: int, longest: int) -> float:
@@ -94,19 +111,24 @@ class CostTable:
             "slope_s_per_frame": self._slope_s,
             "offset_s": self._offset_s,
             "scale": self._scale,
+            "fit": self._sums,
             "grid": {str(rows): points for rows, points in self._grid.items()},
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CostTable:
-        """Build a table from what `as_dict` gave; it goes on learning from there."""
-        table = cls(
-            data["offset_s"] + data["scale"] * data["fixed_s"],
-            data["scale"] * data["slope_s_per_frame"],
-        )
+        """Build a table from what `as_dict` gave; it goes on learning from there.
+
+        Raises ValueError, TypeError, KeyError, AttributeError or OverflowError for anything else.
+        """
+        _check(data)
+        table = cls(data["fixed_s"], data["slope_s_per_frame"])
         for rows, points in data["grid"].items():
             for longest, seconds in points:
-                table.measure(int(rows), longest, data["offset_s"] + data["scale"] * seconds)
+                table.measure(int(rows), longest, seconds)
+        table._offset_s, table._scale = data["offset_s"], data["scale"]
+        weight, x, y, xx, xy = data["fit"]
+        table._sums = (weight, x, y, xx, xy)
         return table
 
     def _base_s(self, num_rows: int, longest: int) -> float:
@@ -138,14 +160,15 @@ class CostTable:
         The base enters as two points on the line through the origin and the steps' mean, at 0 and at twice the mean.
         So batches that all look alike scale the base, and different ones soon outweigh it.
         """
-        mean_x, mean_y = self._x / self._weight, self._y / self._weight
+        steps, sum_x, sum_y, sum_xx, sum_xy = self._sums
+        mean_x, mean_y = sum_x / steps, sum_y / steps
         weight = PRIOR_WEIGHT / 2
-        total = self._weight + PRIOR_WEIGHT
-        x, y = self._x + weight * 2 * mean_x, self._y + weight * 2 * mean_y
-        xx, xy = self._xx + weight * 4 * mean_x**2, self._xy + weight * 4 * mean_x * mean_y
+        total = steps + PRIOR_WEIGHT
+        x, y = sum_x + weight * 2 * mean_x, sum_y + weight * 2 * mean_y
+        xx, xy = sum_xx + weight * 4 * mean_x**2, sum_xy + weight * 4 * mean_x * mean_y
         spread = total * xx - x * x
         scale = (total * xy - x * y) / spread if spread > 0 else 1.0
-        scale = max(scale, 1e-3)  # noise: a longer batch is never quicker
+        scale = max(scale, MIN_SCALE)  # noise: a longer batch is never quicker
         self._scale, self._offset_s = scale, (y - scale * x) / total
 
 
@@ -156,3 +179,24 @@ def _interpolate(points: list[tuple[int, float]], longest: int) -> float:
     index = min(max(1, bisect_left(points, longest, key=lambda point: point[0])), len(points) - 1)
     (x0, y0), (x1, y1) = points[index - 1], points[index]
     return max(MIN_TIME_S, y0 + (y1 - y0) * (longest - x0) / (x1 - x0))
+
+
+def _check(data: dict[str, Any]) -> None:
+    """Refuse numbers that no table has: every time in it is from 0 to MAX_TIME_S."""
+    times_s = [data["fixed_s"], data["slope_s_per_frame"], *data["fit"]]
+    for rows, points in data["grid"].items():
+        if int(rows) < 1:
+            raise ValueError(f"it has a batch of {rows} rows")
+        times_s += [seconds for frames, seconds in points if _checked(frames, 0, math.inf)]
+        if not points:
+            raise ValueError(f"it has no times of batches of {rows} rows")
+    for seconds in times_s:
+        _checked(seconds, 0, MAX_TIME_S)
+    _checked(data["offset_s"], -MAX_TIME_S, MAX_TIME_S)
+    _checked(data["scale"], MIN_SCALE, MAX_TIME_S)
+
+
+def _checked(number: float, low: float, high: float) -> bool:
+    if not (math.isfinite(number) and low <= number <= high):
+        raise ValueError(f"it holds {number}")
+    return True

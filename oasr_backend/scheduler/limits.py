@@ -40,8 +40,8 @@ class Limits:
         """Tell whether a batch of that shape keeps every bound and both guards; one row alone always does."""
         if num_rows == 1:
             return True
-        if longest and shortest < self.length_bucket_ratio * longest:
+        if longest and shortest / longest < self.length_bucket_ratio:
             return False
-        if total and 0 < self.max_offline_pad_ratio * total < longest * num_rows:
+        if total and 0 < self.max_offline_pad_ratio < longest * num_rows / total:
             return False
         return self.fits(num_rows, longest)

@@ -19,7 +19,6 @@ from oasr_backend.scheduler.ladder import Ladder
 from oasr_backend.scheduler.limits import Limits
 from oasr_backend.scheduler.offline import OfflineBacklog
 from oasr_backend.scheduler.policies import Context
-from oasr_backend.scheduler.queue import WaitingQueue
 from oasr_backend.scheduler.split import split
 from oasr_backend.scheduler.streaming import StreamPool
 
@@ -65,7 +64,11 @@ class Scheduler:
         self._index: dict[str, Request] = {}
 
     def add_request(self, request: Request) -> None:
-        """File a request; raises ValueError for an id that waits or runs already."""
+        """File a request; raises ValueError for an id that waits or runs already, or a request that has run."""
+        if request.state is not RequestState.WAITING:
+            raise ValueError(
+                f"request {request.request_id!r} is {request.state.value}; only a new one can be added"
+            )
         if request.request_id in self._index:
             raise ValueError(f"request id {request.request_id!r} is already waiting or running")
         if request.arrival_time is None:
@@ -81,13 +84,16 @@ class Scheduler:
         """
         request = self._index[request_id]
         check_length(request_id, num_frames)
-        is_waiting = request.state is RequestState.WAITING
-        if is_waiting:
-            self._queue_of(request).remove(request)
-        request.num_frames = num_frames
-        request.size = self._estimator.size(request)
-        if is_waiting:
-            self._queue_of(request).add(request)
+
+        def resize() -> None:
+            request.num_frames = num_frames
+            request.size = self._estimator.size(request)
+
+        if request.state is RequestState.WAITING:
+            self._queue_of(request).refile(request, resize)
+        else:
+            resize()
+            self._streams.charge(request)
 
     def schedule(self) -> SchedulerOutput:
         """Decide one step: admit streams and take one offline batch off the queue."""
@@ -135,7 +141,7 @@ class Scheduler:
     def next_wakeup(self) -> float | None:
         """Return when work that waits now is due, in the clock's time; None where nothing waits for time."""
         now = self._clock()
-        due = min(self._streams.due_at(now), self._offline_due_at(now))
+        due = min(self._streams.due_at(now), self._offline.due_at(now))
         return None if due == inf else due
 
     def learn_output(self, language: str | None, duration_s: float, num_tokens: int) -> None:
@@ -167,13 +173,5 @@ class Scheduler:
         """Cut a list of utterances, shortest first, into batches that respect the bounds."""
         return split(batch, self._limits)
 
-    def _queue_of(self, request: Request) -> OfflineBacklog | WaitingQueue:
-        return self._streams.waiting if request.streaming else self._offline
-
-    def _offline_due_at(self, now: float) -> float:
-        oldest = self._offline.oldest()
-        if oldest is None:
-            return inf
-        if len(self._offline) >= self._ladder.smallest:
-            return now
-        return oldest.arrived + self._config.max_wait_time
+    def _queue_of(self, request: Request) -> OfflineBacklog | StreamPool:
+        return self._streams if request.streaming else self._offline

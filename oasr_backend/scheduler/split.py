@@ -14,26 +14,28 @@ def split(batch: Sequence[Request], limits: Limits) -> list[list[Request]]:
     With a frame budget greedily; else by the largest rungs that the rest fills, the remainder as it is; else, without
     preferred sizes, into the fewest parts of the cap, whose sizes differ by at most one.
     """
-    rest = sorted(batch, key=lambda r: (r.num_frames, r.arrival_time or 0.0, r.request_id))
+    rows = sorted(batch, key=lambda r: (r.num_frames, r.arrival_time or 0.0, r.request_id))
     parts: list[list[Request]] = []
-    while rest:
-        size = _part_size(rest, limits)
-        parts.append(rest[:size])
-        rest = rest[size:]
+    start = 0
+    while start < len(rows):
+        size = _part_size(rows, start, limits)
+        parts.append(rows[start : start + size])
+        start += size
     return parts
 
 
-def _part_size(rest: Sequence[Request], limits: Limits) -> int:
+def _part_size(rows: Sequence[Request], start: int, limits: Limits) -> int:
+    num_left = len(rows) - start
     if limits.max_batch_frames is not None:
-        return _budgeted(rest, limits)
+        return _budgeted(rows, start, limits)
     if limits.ladder.preferred:
-        return limits.ladder.largest_up_to(len(rest)) or len(rest)
-    num_parts = -(-len(rest) // limits.ladder.cap)
-    return -(-len(rest) // num_parts)
+        return limits.ladder.largest_up_to(num_left) or num_left
+    num_parts = -(-num_left // limits.ladder.cap)
+    return -(-num_left // num_parts)
 
 
-def _budgeted(rest: Sequence[Request], limits: Limits) -> int:
-    size = 1
-    while size < len(rest) and limits.fits(size + 1, limits.padded_frames(rest[size])):
-        size += 1
-    return size
+def _budgeted(rows: Sequence[Request], start: int, limits: Limits) -> int:
+    end = start + 1
+    while end < len(rows) and limits.fits(end + 1 - start, limits.padded_frames(rows[end])):
+        end += 1
+    return end - start

@@ -7,7 +7,7 @@ from itertools import islice
 from math import inf
 
 from oasr_backend.config import EngineConfig
-from oasr_backend.request import FRAMES_PER_SECOND, Request, RequestState
+from oasr_backend.request import FRAMES_PER_SECOND, NO_TICKET, Request, RequestState
 from oasr_backend.scheduler.fairness import TenantShares
 from oasr_backend.scheduler.ladder import Ladder
 from oasr_backend.scheduler.policies.ratio import response_ratio
@@ -27,6 +27,31 @@ class StreamPool:
         self.waiting = WaitingQueue(config.max_wait_time)
         self.running: dict[str, Request] = {}
 
+    def add(self, request: Request) -> None:
+        """File a stream that waits for admission."""
+        if self._shares is not None:
+            self._shares.enter(request.tenant)
+        self.waiting.add(request)
+
+    def remove(self, request: Request) -> None:
+        """Take a waiting stream out."""
+        self.waiting.remove(request)
+        request.ticket = NO_TICKET
+        if self._shares is not None:
+            self._shares.leave(request.tenant)
+
+    def refile(self, request: Request, change: Callable[[], None]) -> None:
+        """Carry out a change of a waiting stream's length, by which nothing is filed here."""
+        assert request.ticket != NO_TICKET, "it waits"
+        change()
+
+    def charge(self, request: Request) -> None:
+        """Charge a running stream's tenant for what has come since it was last charged."""
+        if self._shares is not None and request.num_frames > request.served_frames:
+            new_frames = request.num_frames - request.served_frames
+            self._shares.charge(request.tenant, new_frames / FRAMES_PER_SECOND)
+            request.served_frames = request.num_frames
+
     def admit(self, now: float) -> list[Request]:
         """Move streams from waiting to running, and return them in the order of their admission."""
         num_admitted = self._num_to_admit(now)
@@ -34,13 +59,12 @@ class StreamPool:
             return []
         admitted = list(islice(self._in_order(now), num_admitted))
         for request in admitted:
-            self.waiting.remove(request)
             request.advance(RequestState.RUNNING)
+            self.charge(request)
+            self.remove(request)
             request.stream_id = self._next_stream_id
             self._next_stream_id += 1
             self.running[request.request_id] = request
-            if self._shares is not None:
-                self._shares.charge(request.tenant, request.num_frames / FRAMES_PER_SECOND)
         return admitted
 
     def preempt(self, now: float) -> Request | None:
@@ -51,7 +75,7 @@ class StreamPool:
         del self.running[victim.request_id]
         victim.advance(RequestState.WAITING)
         victim.arrival_time = now
-        self.waiting.add(victim)
+        self.add(victim)
         return victim
 
     def due_at(self, now: float) -> float:

@@ -174,6 +174,12 @@ class TestTheFile:
             ("{}", "no cost table: KeyError('fixed_s')"),
             ({"scale": "1"}, "no cost table: TypeError('must be real number, not str')"),
             ({"scale": float("nan")}, "no cost table: ValueError('it holds nan')"),
+            ({"scale": -1.0}, "no cost table: ValueError('it holds -1.0')"),
+            (
+                {"fixed_s": 10**400},
+                "no cost table: OverflowError('int too large to convert to float')",
+            ),
+            ({"grid": {"1": [[1, -1]]}}, "no cost table: ValueError('it holds -1')"),
             ({"grid": {"0": [[1, 1]]}}, "no cost table: ValueError('it has a batch of 0 rows')"),
             (
                 {"grid": {"1": [["1", 1]]}},

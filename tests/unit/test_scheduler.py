@@ -276,3 +276,59 @@ def test_stale_entries_do_not_pile_up():
     assert len(queue) == 0
     orders = [*queue.by_class(), queue._everyone]
     assert all(len(order._keys) < 200 for order in orders)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "bucket", "window", "sjf", "hrrn", "cost"])
+def test_classes_and_sizes_that_clients_choose_leave_nothing_behind(policy):
+    scheduler = Scheduler(EngineConfig(schedule_policy=policy), FakeClock())
+    for number in range(500):
+        scheduler.add_request(Request(f"r{number}", 1 + number, priority=number))
+        scheduler.schedule()
+    lane = scheduler._offline._lanes[None]
+    assert len(lane.queue._classes) < 50
+    assert len(getattr(lane.policy, "_classes", ())) < 50
+
+
+@pytest.mark.parametrize("policy", ["window", "cost"])
+def test_a_better_class_with_too_few_for_the_ladder_is_held_until_it_is_overdue(policy):
+    clock = FakeClock()
+    config = EngineConfig(
+        schedule_policy=policy, preferred_batch_size=(4, 8), max_batch_size=8, max_wait_time=0.2
+    )
+    scheduler = Scheduler(config, clock)
+    for number in range(12):
+        scheduler.add_request(Request(f"r{number:02d}", 100, priority=0 if number < 2 else 5))
+    assert scheduler.schedule().offline_batch == []
+    assert scheduler.next_wakeup() == clock.now + 0.2
+    clock.advance(0.2)
+    batch = [r.request_id for r in scheduler.schedule().offline_batch]
+    assert batch[:2] == ["r00", "r01"]
+    assert len(batch) in (4, 8)
+
+
+def test_a_request_that_has_run_cannot_be_added_again():
+    scheduler = Scheduler(EngineConfig(), FakeClock())
+    request = Request("a", 100)
+    scheduler.add_request(request)
+    scheduler.schedule()
+    with pytest.raises(ValueError, match="request 'a' is running; only a new one can be added"):
+        scheduler.add_request(request)
+    assert not scheduler.has_pending()
+
+
+def test_cost_is_exact_where_a_long_clip_holds_little_speech():
+    scheduler = Scheduler(
+        EngineConfig(schedule_policy="cost", job_size="vad", max_offline_pad_ratio=0), FakeClock()
+    )
+    # By length: the anchor, one with hardly any speech, one full of it.
+    clips = [("anchor", 900, 500), ("silent", 800, 1), ("spoken", 700, 700)]
+    for name, num_frames, speech_frames in clips:
+        scheduler.add_request(Request(name, num_frames, speech_frames=speech_frames))
+    batch = {request.request_id for request in scheduler.schedule().offline_batch}
+
+    def rate(*indices):
+        seconds = 0.010 + 0.002 / 100 * len(indices) * 900
+        return sum(clips[index][2] ** 0.5 for index in indices) / seconds
+
+    best = max([(0,), (0, 1), (0, 1, 2)], key=lambda indices: rate(*indices))
+    assert batch == {clips[index][0] for index in best}

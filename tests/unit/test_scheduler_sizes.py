@@ -153,6 +153,71 @@ class TestTenants:
         scheduler.add_request(Request("new", 1, tenant="new"))
         assert len(scheduler._offline._shares._served_s) < 10
 
+    @pytest.mark.parametrize("policy", ["fcfs", "window", "sjf", "cost"])
+    def test_a_forced_batch_holds_overdue_requests_of_all_tenants(self, policy):
+        clock = FakeClock()
+        scheduler = make(clock, tenant_fairness=True, schedule_policy=policy, max_batch_size=8)
+        for index in range(8):
+            scheduler.add_request(Request(f"r{index}", 100, tenant=f"t{index}"))
+        clock.advance(0.2)
+        assert len(scheduler.schedule().offline_batch) == 8
+
+    @pytest.mark.parametrize("policy", ["fcfs", "window", "sjf", "cost"])
+    @pytest.mark.parametrize("ladder", [(4, 8), (1, 8)])
+    def test_a_rung_is_filled_within_the_tenant_before_others(self, policy, ladder):
+        scheduler = make(
+            tenant_fairness=True,
+            schedule_policy=policy,
+            max_batch_size=8,
+            preferred_batch_size=ladder,
+        )
+        for name, count in (("a", 3), ("b", 10)):
+            for index in range(count):
+                scheduler.add_request(Request(f"{name}{index}", 100, tenant=name))
+        batch = names(scheduler.schedule().offline_batch)
+        assert batch[:3] == ["a0", "a1", "a2"] or (policy, batch) == ("cost", ["a0"])
+
+    def test_an_update_leaves_a_tenant_its_standing(self):
+        scheduler = make(tenant_fairness=True, schedule_policy="fcfs")
+        for name, num_frames in [("a0", 100), ("b0", 5000), ("a1", 100), ("b1", 100)]:
+            scheduler.add_request(Request(name, num_frames, tenant=name[0]))
+        order = [names(scheduler.schedule().offline_batch) for _ in range(2)]
+        assert order == [["a0"], ["b0"]]
+        scheduler.update("a1", 200)
+        scheduler.add_request(Request("a2", 100, tenant="a"))
+        scheduler.add_request(Request("a3", 100, tenant="a"))
+        order = [names(scheduler.schedule().offline_batch) for _ in range(4)]
+        assert order == [["a1"], ["a2"], ["a3"], ["b1"]]
+
+    def test_a_stream_is_charged_for_what_it_grows_to_and_once(self):
+        scheduler = make(tenant_fairness=True, schedule_policy="window", max_batch_size=1)
+        scheduler.add_request(Request("a", 10, tenant="a", streaming=True))
+        scheduler.schedule()
+        scheduler.update("a", 1000)
+        scheduler.preempt()
+        scheduler.schedule()
+        shares = scheduler._offline._shares
+        assert shares.served_s("a") == pytest.approx(10.0)
+
+    def test_a_tenant_with_streams_alone_starts_at_the_least_too(self):
+        scheduler = make(tenant_fairness=True, schedule_policy="window", max_batch_size=1)
+        for index in range(8):
+            scheduler.add_request(Request(f"a{index}", 1000, tenant="a", streaming=True))
+        for _ in range(4):
+            [admitted] = scheduler.schedule().newly_admitted
+            scheduler.finish_request(admitted.request_id)
+        for index in range(4):
+            scheduler.add_request(Request(f"b{index}", 1000, tenant="b", streaming=True))
+        order = []
+        while scheduler.num_waiting:
+            [admitted] = scheduler.schedule().newly_admitted
+            order.append(scheduler.finish_request(admitted.request_id).tenant)
+        assert order == ["a", "b"] * 4
+
+    def test_an_unknown_policy_is_refused_at_once(self):
+        with pytest.raises(ConfigError, match="schedule_policy is 'fcsf'"):
+            make(tenant_fairness=True, schedule_policy="fcsf")
+
 
 class TestPreemption:
     def streams(self, policy, *requests, clock=None):
@@ -278,6 +343,28 @@ class TestCostTable:
         table.measure(2, 100, 0.3)
         assert [table.batch_time_s(rows, 100) for rows in (1, 2, 4)] == [0.3, 0.3, 0.4]
 
+    def test_a_disturbed_measurement_counts_as_long_as_a_longer_batch(self):
+        table = CostTable()
+        table.measure(1, 600, 0.30)
+        table.measure(1, 1500, 0.16)
+        assert table.batch_time_s(1, 600) == 0.16
+        assert table.batch_time_s(1, 3000) == 0.16
+
+    @pytest.mark.parametrize("seconds", [float("nan"), 0.0, -1.0])
+    def test_a_step_without_a_time_teaches_nothing(self, seconds):
+        table = CostTable()
+        table.observe(1, 1000, seconds)
+        assert table.batch_time_s(1, 1000) == pytest.approx(0.03)
+
+    @pytest.mark.parametrize("seconds", [1e9, float("inf")])
+    def test_a_step_in_which_the_machine_slept_is_soon_forgotten(self, seconds):
+        table = CostTable()
+        table.observe(1, 1000, seconds)
+        assert table.batch_time_s(1, 1000) <= 0.3
+        for _ in range(30):
+            table.observe(1, 1000, 0.03)
+        assert table.batch_time_s(1, 1000) == pytest.approx(0.03, rel=0.35)
+
     def test_a_grid_measured_at_load_is_gone_through_and_refined(self):
         table = CostTable()
         for rows, longest, seconds in [
@@ -302,7 +389,7 @@ class TestCostTable:
         for _ in range(10):
             table.observe(1, 500, 0.2)
         copy = CostTable.from_dict(table.as_dict())
-        for rows, longest in [(1, 100), (3, 700)]:
+        for rows, longest in [(1, 100), (3, 700), (16, 600)]:
             assert copy.batch_time_s(rows, longest) == pytest.approx(
                 table.batch_time_s(rows, longest)
             )

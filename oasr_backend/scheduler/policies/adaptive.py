@@ -75,6 +75,9 @@ class Adaptive(Policy):
     def remove(self, request: Request) -> None:
         self._current.remove(request)
 
+    def has_candidates(self, num_wanted: int, now: float) -> bool:
+        return self._current.has_candidates(num_wanted, now)
+
     def select(self, limits: Limits, now: float) -> Sequence[Request]:
         self._signs.see_depth(len(self.queue))
         wanted = self._wanted(limits, now)

@@ -12,6 +12,8 @@ from oasr_backend.scheduler.policies.base import Policy, fill_in_order, fill_wit
 class FirstComeFirstServed(Policy):
     """Arrival order within the classes, whatever the padding."""
 
+    has_guards = False
+
     def select(self, limits: Limits, now: float) -> Sequence[Request]:
         return fill_in_order(self.queue.in_order(now), limits)
 

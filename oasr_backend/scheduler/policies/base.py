@@ -31,10 +31,12 @@ class Policy:
     """Chooses one batch of a queue; subclasses implement `select`.
 
     ships_oldest: it always ships the queue's head, and so needs no forced fill once that is overdue.
+    has_guards: it keeps the guards on padding.
     num_switches: how often it has changed what it does.
     """
 
     ships_oldest = False
+    has_guards = True
     num_switches = 0
 
     def __init__(self, context: Context, queue: WaitingQueue) -> None:
@@ -47,21 +49,27 @@ class Policy:
     def remove(self, request: Request) -> None:
         """Learn that a request has left the queue, dispatched or not."""
 
+    def has_candidates(self, num_wanted: int, now: float) -> bool:
+        """Tell whether so many of the queue, where nobody is overdue, may run together."""
+        return len(self.queue) >= num_wanted
+
     def select(self, limits: Limits, now: float) -> Sequence[Request]:
         """Return a batch of the queue, which is not empty, within the limits, the most wanted first."""
         raise NotImplementedError
 
 
-def fill_in_order(requests: Iterable[Request], limits: Limits) -> list[Request]:
+def fill_in_order(
+    requests: Iterable[Request], limits: Limits, batch: Sequence[Request] = ()
+) -> list[Request]:
     """Fill a batch strictly in order: no guards, and it stops at the first that would break the budget."""
-    batch: list[Request] = []
-    longest = 0
-    for request in islice(requests, limits.ladder.cap):
+    filled = list(batch)
+    longest = max(map(limits.padded_frames, filled), default=0)
+    for request in islice(requests, limits.ladder.cap - len(filled)):
         longest = max(longest, limits.padded_frames(request))
-        if not limits.fits(len(batch) + 1, longest):
+        if not limits.fits(len(filled) + 1, longest):
             break
-        batch.append(request)
-    return batch
+        filled.append(request)
+    return filled
 
 
 def fill_with_peers(

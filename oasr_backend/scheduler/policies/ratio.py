@@ -13,12 +13,11 @@ from math import inf
 
 import numpy as np
 import numpy.typing as npt
-from sortedcontainers import SortedDict
 
 from oasr_backend.request import FRAMES_PER_SECOND, Request
 from oasr_backend.scheduler.limits import Limits
 from oasr_backend.scheduler.policies.base import Context, Policy, fill_with_peers
-from oasr_backend.scheduler.queue import Order, WaitingQueue
+from oasr_backend.scheduler.queue import Groups, Order, WaitingQueue
 
 Ranked = tuple[float, float, str, Request]
 """A request after its rank: the ratio's descending order as (arrived - now) / size, then arrival, then id."""
@@ -40,13 +39,10 @@ class HighestResponseRatioNext(Policy):
 
     def __init__(self, context: Context, queue: WaitingQueue) -> None:
         super().__init__(context, queue)
-        self._classes: SortedDict[int, _RatioOrder] = SortedDict()
+        self._classes = Groups(lambda: _RatioOrder(queue.live))
 
     def add(self, request: Request) -> None:
-        order = self._classes.get(request.priority)
-        if order is None:
-            order = self._classes[request.priority] = _RatioOrder(self.queue.live)
-        order.add(request)
+        self._classes[request.priority].add(request)
 
     def remove(self, request: Request) -> None:
         self._classes[request.priority].remove(request)
@@ -58,7 +54,7 @@ class HighestResponseRatioNext(Policy):
         for priority, order in self._classes.items():
             yield from order.highest_first(now, num_wanted)
             # Who came this instant has the ratio 1, whatever its size.
-            yield from self.queue.of_class(priority).after((now, ""))
+            yield from self.queue.of_class(priority).since(now)
 
 
 class _RatioOrder:
@@ -71,6 +67,10 @@ class _RatioOrder:
         self._live = live
         self._groups: dict[int, _Group] = {}
         self._table = _Table()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._groups
 
     def add(self, request: Request) -> None:
         group = self._groups.get(request.size)
@@ -90,6 +90,10 @@ class _RatioOrder:
         if head is None:
             self._table.free(group.row)
             del self._groups[request.size]
+            if self._table.is_sparse:
+                self._table = _Table()
+                for group in self._groups.values():
+                    group.row = self._table.add(group.head)
         else:
             group.head = head
             self._table.set(group.row, head)
@@ -148,6 +152,11 @@ class _Table:
         self._sizes = np.empty(64)
         # What ranked just enough at the last look but a few: it saves most looks from ranking the whole table.
         self._cutoff = HAS_WAITED
+
+    @property
+    def is_sparse(self) -> bool:
+        """Most rows are free: looking at them costs more than filling a new table once."""
+        return len(self._free_rows) > 64 + len(self._requests) // 2
 
     def add(self, request: Request) -> int:
         """Put a request into a row of its own, and return that."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from oasr_backend.request import Request
 from oasr_backend.scheduler.cost_table import MIN_TIME_S
@@ -66,6 +66,10 @@ class _RunsPolicy(Policy):
     def remove(self, request: Request) -> None:
         self._candidates.remove(request)
 
+    def has_candidates(self, num_wanted: int, now: float) -> bool:
+        found = islice(self.queue.best_class(), num_wanted)
+        return num_wanted == 1 or sum(1 for _ in found) == num_wanted
+
     def select(self, limits: Limits, now: float) -> Sequence[Request]:
         max_candidates = limits.ladder.cap * self.context.config.length_window_factor
         self._candidates.refresh(now, max_candidates)
@@ -100,6 +104,8 @@ class Cost(_RunsPolicy):
         super().__init__(context, queue)
         config = context.config
         self._ladder = Ladder(config.preferred_batch_size or (), config.max_batch_size)
+        # Not where a long clip may hold little speech, or a language with few tokens.
+        self._longer_is_larger = config.job_size == "frames" or bool(config.fixed_window_frames)
 
     def _sizes(self, num_candidates: int, limits: Limits) -> Sequence[int]:
         # A forced batch too comes in rungs, unless too few wait for any.
@@ -109,7 +115,7 @@ class Cost(_RunsPolicy):
         exponent = self.context.config.cost_exponent
         worth = [0.0, *accumulate(request.size**exponent for request in runs.requests)]
         costs = self.context.costs
-        if costs.line is not None and not self._ladder.preferred:
+        if costs.line is not None and not self._ladder.preferred and self._longer_is_larger:
             ranked = _ranked_on_a_line(runs, worth, sizes[-1], *costs.line)
         else:
             ranked = _ranked(runs, worth, sizes, costs.batch_time_s)
