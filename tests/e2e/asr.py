@@ -83,7 +83,7 @@ def copy_model(
 
 def edit_config(text: str, key: str, value: str | None) -> str:
     """Set a parameter or a numeric field of a config.pbtxt; a parameter may be new, and None removes one."""
-    if key in ("max_batch_size", "max_queue_size"):
+    if key in ("max_batch_size", "max_queue_size", "max_sequence_idle_microseconds"):
         text, count = re.subn(rf"{key}: \d+", f"{key}: {value}", text)
         assert count == 1, f"config.pbtxt has {count} fields {key}"
         return text
