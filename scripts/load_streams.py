@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Load a running server with live streams, each paced as a microphone paces it, and say how long their text takes.
+
+    .venv/bin/python scripts/load_streams.py --streams 50 100 200 --seconds 20
+
+Latency counts from the sending of the samples that complete an encoder chunk to the reply that holds its text. Every
+stream starts at a time of its own, sends speech in pieces of --piece-ms, and ends with END.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+import tritonclient.grpc.aio as triton
+
+SAMPLE_RATE_HZ = 16_000
+CLIPS = Path(__file__).parents[1] / "tests" / "data"
+STREAMS_A_CONNECTION = 32
+_ids = count(random.getrandbits(40) << 20)
+
+
+@dataclass
+class Measured:
+    """What one run saw: seconds from sending to reply, and how late pieces were sent."""
+
+    chunk_latencies_s: list[float] = field(default_factory=list)
+    piece_latencies_s: list[float] = field(default_factory=list)
+    lags_s: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def main() -> None:
+    options = parse_arguments()
+    print(
+        f"{options.piece_ms} ms a request, encoder chunks of {options.chunk_ms} ms, {options.seconds} s; milliseconds"
+    )
+    print(
+        f"{'streams':>7} {'chunks':>7} {'p50':>7} {'p90':>7} {'p99':>7} {'max':>7} {'pieces p99':>11} {'sent late p99':>14} errors"
+    )
+    for num_streams in options.streams:
+        measured = asyncio.run(load(num_streams, options))
+        chunks = np.array(measured.chunk_latencies_s) * 1e3
+        print(
+            f"{num_streams:>7} {len(chunks):>7}",
+            *(f"{np.percentile(chunks, percent):>7.1f}" for percent in (50, 90, 99)),
+            f"{chunks.max():>7.1f}",
+            f"{np.percentile(measured.piece_latencies_s, 99) * 1e3:>10.1f}",
+            f"{np.percentile(measured.lags_s, 99) * 1e3:>8.1f} {len(measured.errors):>7}",
+            flush=True,
+        )
+        for error in sorted(set(measured.errors))[:3]:
+            print(f"        {error}")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--url", default="localhost:8001")
+    parser.add_argument("--model", default="asr_streaming")
+    parser.add_argument("--streams", type=int, nargs="+", default=[50, 100, 200])
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--piece-ms", type=int, default=160)
+    parser.add_argument("--chunk-ms", type=int, default=640, help="the model's encoder chunk")
+    return parser.parse_args()
+
+
+async def load(num_streams: int, options: argparse.Namespace) -> Measured:
+    """Run so many streams at once."""
+    measured, speech = Measured(), read_speech()
+    groups = [
+        range(n, min(n + STREAMS_A_CONNECTION, num_streams))
+        for n in range(0, num_streams, STREAMS_A_CONNECTION)
+    ]
+    await asyncio.gather(
+        *(Connection(options, measured, speech).run(len(group)) for group in groups)
+    )
+    return measured
+
+
+class Connection:
+    """One gRPC stream that carries the chunks of many sequences."""
+
+    def __init__(self, options: argparse.Namespace, measured: Measured, speech: np.ndarray) -> None:
+        self._options, self._measured, self._speech = options, measured, speech
+        self._requests: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._sent_at: dict[str, tuple[float, bool]] = {}
+        self._num_open = 0
+
+    async def run(self, num_streams: int) -> None:
+        client = triton.InferenceServerClient(self._options.url)
+        self._num_open = num_streams
+        for _ in range(num_streams):
+            asyncio.get_running_loop().create_task(self._speak())
+        async for result, error in client.stream_infer(self._take_requests()):
+            if error is not None:
+                self._measured.errors.append(str(error))
+            else:
+                self._note(result.get_response().id)
+        await client.close()
+
+    async def _take_requests(self) -> AsyncIterator[dict[str, Any]]:
+        while (request := await self._requests.get()) is not None:
+            yield request
+
+    def _note(self, request_id: str) -> None:
+        sent_at, completes_chunk = self._sent_at.pop(request_id)
+        latency_s = time.perf_counter() - sent_at
+        self._measured.piece_latencies_s.append(latency_s)
+        if completes_chunk:
+            self._measured.chunk_latencies_s.append(latency_s)
+        if not self._sent_at and not self._num_open:
+            self._requests.put_nowait(None)
+
+    async def _speak(self) -> None:
+        """Send one stream's speech, each piece when its last sample would have been heard."""
+        options, sequence_id = self._options, next(_ids)
+        piece_s, num_pieces = (
+            options.piece_ms / 1e3,
+            round(options.seconds * 1e3 / options.piece_ms),
+        )
+        piece = options.piece_ms * SAMPLE_RATE_HZ // 1000
+        offset = random.randrange(len(self._speech) // 2)
+        started = time.perf_counter() + random.random() * options.chunk_ms / 1e3
+        num_chunks = 0
+        for number in range(num_pieces):
+            due = started + (number + 1) * piece_s
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            start = offset + number * piece
+            samples = np.take(self._speech, range(start, start + piece), mode="wrap")
+            num_due = chunks_of((number + 1) * piece, options.chunk_ms)
+            request_id = f"{sequence_id}/{number}"
+            is_last = number == num_pieces - 1
+            self._measured.lags_s.append(time.perf_counter() - due)
+            self._sent_at[request_id] = (time.perf_counter(), num_due > num_chunks or is_last)
+            num_chunks = num_due
+            self._num_open -= is_last
+            self._requests.put_nowait(
+                self._request(samples, sequence_id, request_id, number == 0, is_last)
+            )
+
+    def _request(
+        self, samples: np.ndarray, sequence_id: int, request_id: str, first: bool, last: bool
+    ) -> dict[str, Any]:
+        wav = triton.InferInput("WAV", [1, len(samples)], "FP32")
+        wav.set_data_from_numpy(samples[None, :])
+        length = triton.InferInput("WAV_LENS", [1, 1], "INT32")
+        length.set_data_from_numpy(np.array([[len(samples)]], np.int32))
+        return {
+            "model_name": self._options.model,
+            "inputs": [wav, length],
+            "outputs": [triton.InferRequestedOutput("TRANSCRIPTS")],
+            "request_id": request_id,
+            "sequence_id": sequence_id,
+            "sequence_start": first,
+            "sequence_end": last,
+        }
+
+
+def chunks_of(num_samples: int, chunk_ms: int) -> int:
+    """Return how many encoder chunks so many samples complete, from frames of 25 ms every 10 ms."""
+    num_frames = max(0, (num_samples - 400) // 160 + 1)
+    step = chunk_ms // 10
+    return max(0, (num_frames - (step + 3)) // step + 1)
+
+
+def read_speech() -> np.ndarray:
+    """Return the commands of the tests' data, one after the other."""
+    paths = sorted([*CLIPS.glob("cards/*.wav"), *CLIPS.glob("commands/*.wav")])
+    return np.concatenate([soundfile.read(path, dtype="float32")[0] for path in paths])
+
+
+if __name__ == "__main__":
+    main()
