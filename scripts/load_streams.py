@@ -44,9 +44,8 @@ def main() -> None:
     print(
         f"{options.piece_ms} ms a request, encoder chunks of {options.chunk_ms} ms, {options.seconds} s; milliseconds"
     )
-    print(
-        f"{'streams':>7} {'chunks':>7} {'p50':>7} {'p90':>7} {'p99':>7} {'max':>7} {'pieces p99':>11} {'sent late p99':>14} errors"
-    )
+    names = ("streams", "chunks", "p50", "p90", "p99", "max", "pieces p99", "late p99", "errors")
+    print(*(f"{name:>{max(7, len(name))}}" for name in names))
     for num_streams in options.streams:
         measured = asyncio.run(load(num_streams, options))
         chunks = np.array(measured.chunk_latencies_s) * 1e3
