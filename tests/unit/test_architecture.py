@@ -14,6 +14,9 @@ LAYERS = [
     "triton",
     "engine",
     "models",
+    "decode",
+    "cache",
+    "runtime",
     "segment",
     "vad",
     "features",
@@ -30,6 +33,8 @@ LOWER_BUT_KNOWN = {
     ("segment", "models.base"),
     ("vad", "models.base"),
     ("features", "models.base"),
+    ("decode", "models.base"),  # a word with its times
+    ("runtime", "models.bundle"),  # the names of a bundle's files
 }
 
 
