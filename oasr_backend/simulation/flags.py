@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -237,6 +237,12 @@ def lab_of(flags: argparse.Namespace, shows_progress: bool) -> Lab:
 
 def plan_of(flags: argparse.Namespace) -> Plan:
     """Read the files that are named, and return what is to be compared; raises ConfigError."""
+    trace = read_trace(flags.trace) if flags.trace else ()
+    options = engine_options(flags)
+    if trace and options.tenant_fairness and not any(arrival.tenant for arrival in trace):
+        raise ConfigError(
+            f"tenant_fairness needs tenants, and {flags.trace} names none: add a column tenant, or leave it out"
+        )
     return Plan(
         workload=f"trace {flags.trace.name}" if flags.trace else flags.workload or "steady",
         lengths=flags.lengths or list(LENGTHS),
@@ -244,9 +250,9 @@ def plan_of(flags: argparse.Namespace) -> Plan:
         rates=flags.rates or (0.8, 1.0, 1.2),
         policies=flags.policies or POLICIES,
         cap=cap_of(flags),
-        options=replace(engine_options(flags), max_batch_size=cap_of(flags)),
+        options=options,
         tenants=flags.tenants or (),
-        trace=read_trace(flags.trace) if flags.trace else (),
+        trace=trace,
     )
 
 

@@ -223,6 +223,14 @@ def test_what_would_be_ignored_or_fail_late_is_refused_at_once(simulate, capsys,
     assert error_of(simulate, capsys, *arguments) == error
 
 
+def test_fairness_is_refused_where_a_trace_names_no_tenant(simulate, capsys, tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("time_s,duration_s\n0,1\n")
+    assert error_of(simulate, capsys, "--trace", str(path), "--tenant-fairness") == (
+        f"tenant_fairness needs tenants, and {path} names none: add a column tenant, or leave it out"
+    )
+
+
 def test_a_folder_of_plots_that_is_a_file_is_refused_at_once(
     simulate, capsys, tmp_path, monkeypatch
 ):
