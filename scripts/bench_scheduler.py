@@ -4,12 +4,15 @@
 .venv/bin/python scripts/bench_scheduler.py --waiting 1000 100000 --policies window cost
 
 Each step dispatches one batch and adds as many requests, so that the queue stays as deep as it is; both are counted.
+"cost" goes by a line; "cost-grid" is cost by times measured at every power of two of rows, as in a server without
+preferred sizes, and "cost-rungs" the same with those as its preferred sizes.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -17,14 +20,20 @@ from math import inf
 from statistics import median
 
 from oasr_backend.config import EngineConfig
+from oasr_backend.errors import ConfigError
 from oasr_backend.request import FRAMES_PER_SECOND, Request
-from oasr_backend.scheduler import Scheduler
+from oasr_backend.scheduler import CostTable, Scheduler
+from oasr_backend.simulation.flags import above_0
+from oasr_backend.simulation.service import SERVICES
 from oasr_backend.simulation.workload import LENGTHS
 
-POLICIES = ("fcfs", "bucket", "window", "sjf", "hrrn", "cost", "adaptive")
+POLICIES = (
+    *("fcfs", "bucket", "window", "sjf", "hrrn"),
+    *("cost", "cost-grid", "cost-rungs", "adaptive"),
+)
+MEASURED_FRAMES = (200, 600, 1500)
 NUM_CLASSES = {"one class": 1, "many": 8}
 ARRIVAL_GAP_S = 0.001
-SPARE = 1024  # requests that the last batch of a round may go beyond it
 
 
 class Clock:
@@ -37,15 +46,26 @@ class Clock:
         return self.now
 
 
-def main() -> None:
+def main() -> int:
     options = parse_arguments()
+    try:
+        for policy in options.policies:
+            make_scheduler(policy, options.cap, inf, Clock())
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print_table(options)
+    return 0
+
+
+def print_table(options: argparse.Namespace) -> None:
     print(
         f"Microseconds of CPU time a dispatched request, at most {options.cap} a batch: the median of ",
         end="",
     )
     print(f"{options.rounds} rounds of {options.dispatched} requests (least to greatest).")
     print("overdue: all have waited too long.")
-    print(f"{'policy':>9} {'waiting':>8}", *(f"{name:>22}" for name in columns()), f"{'bytes':>7}")
+    print(f"{'policy':>10} {'waiting':>8}", *(f"{name:>22}" for name in columns()), f"{'bytes':>7}")
     for policy in options.policies:
         for num_waiting in options.waiting:
             cells = [
@@ -55,7 +75,7 @@ def main() -> None:
             ]
             size = bytes_per_request(policy, num_waiting, options.cap)
             print(
-                f"{policy:>9} {num_waiting:>8}",
+                f"{policy:>10} {num_waiting:>8}",
                 *(f"{c:>22}" for c in cells),
                 f"{size:>7.0f}",
                 flush=True,
@@ -65,10 +85,12 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
     parser.add_argument("--policies", nargs="+", default=POLICIES)
-    parser.add_argument("--waiting", nargs="+", type=int, default=[10, 1_000, 10_000, 100_000])
-    parser.add_argument("--cap", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--dispatched", type=int, default=3000, help="requests of a round")
+    parser.add_argument(
+        "--waiting", nargs="+", type=above_0(int), default=[10, 1_000, 10_000, 100_000]
+    )
+    parser.add_argument("--cap", type=above_0(int), default=32)
+    parser.add_argument("--rounds", type=above_0(int), default=7)
+    parser.add_argument("--dispatched", type=above_0(int), default=3000, help="requests of a round")
     return parser.parse_args()
 
 
@@ -82,22 +104,39 @@ def cell(
     policy: str, num_waiting: int, num_classes: int, max_wait_s: float, options: argparse.Namespace
 ) -> str:
     """Measure one configuration and return it as a cell of the table."""
-    config = EngineConfig(
-        max_batch_size=options.cap, schedule_policy=policy, max_wait_time=max_wait_s
-    )
     clock = Clock()
-    scheduler = Scheduler(config, clock)
+    scheduler = make_scheduler(policy, options.cap, max_wait_s, clock)
     arrivals = requests(num_classes, clock)
     for _ in range(num_waiting):
         scheduler.add_request(next(arrivals))
-    costs = [round_us(scheduler, arrivals, options.dispatched) for _ in range(options.rounds)]
+    costs = [
+        round_us(scheduler, arrivals, options.dispatched, options.cap)
+        for _ in range(options.rounds)
+    ]
     return f"{median(costs):.1f} ({min(costs):.1f}-{max(costs):.1f})"
 
 
-def round_us(scheduler: Scheduler, arrivals: Iterator[Request], num_wanted: int) -> float:
+def make_scheduler(policy: str, cap: int, max_wait_s: float, clock: Clock) -> Scheduler:
+    """Return an empty scheduler; raises ConfigError for a policy that does not exist."""
+    sizes = sorted({*(1 << n for n in range(cap.bit_length())), cap})
+    name, _, times = policy.partition("-") if policy in POLICIES else (policy, "", "")
+    config = EngineConfig(
+        max_batch_size=cap,
+        schedule_policy=name,
+        max_wait_time=max_wait_s,
+        preferred_batch_size=tuple(sizes) if times == "rungs" else None,
+    )
+    costs = CostTable()
+    for rows in sizes if times else ():
+        for frames in MEASURED_FRAMES:
+            costs.measure(rows, frames, SERVICES["cpu"](rows, frames))
+    return Scheduler(config, clock, costs)
+
+
+def round_us(scheduler: Scheduler, arrivals: Iterator[Request], num_wanted: int, cap: int) -> float:
     """Dispatch so many requests, adding one for each; return microseconds of CPU time a request."""
     num_dispatched, spent_s = 0, 0.0
-    fresh = iter([next(arrivals) for _ in range(num_wanted + SPARE)])
+    fresh = iter([next(arrivals) for _ in range(num_wanted + cap)])
     while num_dispatched < num_wanted:
         started = time.process_time()
         batch = scheduler.schedule().offline_batch
@@ -110,12 +149,11 @@ def round_us(scheduler: Scheduler, arrivals: Iterator[Request], num_wanted: int)
 
 def bytes_per_request(policy: str, num_waiting: int, cap: int) -> float:
     """Return the memory that one waiting request takes, itself and its place in every order."""
-    config = EngineConfig(max_batch_size=cap, schedule_policy=policy, max_wait_time=inf)
     clock = Clock()
     arrivals = requests(1, clock)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
-    scheduler = Scheduler(config, clock)
+    scheduler = make_scheduler(policy, cap, inf, clock)
     for _ in range(num_waiting):
         scheduler.add_request(next(arrivals))
     after, _ = tracemalloc.get_traced_memory()
@@ -137,4 +175,4 @@ def requests(num_classes: int, clock: Clock) -> Iterator[Request]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,12 +11,14 @@ from typing import TypeVar
 
 from oasr_backend.config import EngineConfig
 from oasr_backend.simulation.figures import Figures, figures_of, mean_of
-from oasr_backend.simulation.run import simulate
-from oasr_backend.simulation.service import Affine, Service
-from oasr_backend.simulation.workload import Workload
+from oasr_backend.simulation.run import Run, percentile, simulate
+from oasr_backend.simulation.service import Affine, Measured, Service
+from oasr_backend.simulation.workload import Arrival, Workload
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+NO_WAIT_BOUND = EngineConfig(max_wait_time=inf)
 
 FIFO_CAPS = tuple(range(1, 33))
 """The batch sizes among which fcfs is tuned."""
@@ -26,35 +28,55 @@ FIFO_CAPS = tuple(range(1, 33))
 class Case:
     """One policy under one workload on one machine.
 
-    max_wait_time: the starvation bound in seconds; inf by default, for a finite one turns every policy that does not
-        ship the oldest to fcfs under overload.
-    belief: what the cost table starts from, and stays at; None starts it from its prior and lets it learn.
+    cap: rows of a batch at most, in place of the options'. options: the scheduler's others; without a wait bound by
+        default, for a finite one turns every policy that does not ship the oldest to fcfs under overload.
+    belief: what the cost table starts from, and stays at; None lets it learn, from the machine's own table where the
+        service is one, else from its prior.
     """
 
     policy: str
     workload: Workload
     service: Service
     cap: int = 16
-    max_wait_time: float = inf
-    tenant_fairness: bool = False
+    options: EngineConfig = NO_WAIT_BOUND
     belief: Affine | None = None
 
     def config(self) -> EngineConfig:
-        """Return the scheduler's options."""
-        return EngineConfig(
+        """Return all of the scheduler's options."""
+        return replace(
+            self.options,
             max_batch_size=self.cap,
             schedule_policy=self.policy,
-            max_wait_time=self.max_wait_time,
-            tenant_fairness=self.tenant_fairness,
+            preferred_batch_size=self._rungs() or None,
         )
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest batch: the top rung where there is a ladder."""
+        return max(self._rungs(), default=self.cap)
+
+    def run(self, arrivals: Sequence[Arrival]) -> Run:
+        """Serve these arrivals."""
+        known: Affine | Measured | None = self.belief
+        if known is None and isinstance(self.service, Measured):
+            known = self.service
+        costs = known.as_cost_table() if known is not None else None
+        return simulate(self.config(), arrivals, self.service, costs, learns=self.belief is None)
+
+    def _rungs(self) -> tuple[int, ...]:
+        return tuple(r for r in self.options.preferred_batch_size or () if r <= self.cap)
 
 
 def run_case(case: Case, seed: int) -> Figures:
-    """Run one case with the arrivals of one seed."""
-    costs = case.belief.as_cost_table() if case.belief is not None else None
+    """Run one case with the arrivals of one seed; where tenants compete, also each of them alone."""
     arrivals = case.workload.arrivals(seed)
-    run = simulate(case.config(), arrivals, case.service, costs, learns=case.belief is None)
-    return figures_of(run, case.cap)
+    names = {arrival.tenant for arrival in arrivals}
+    alone_p50_s: dict[str | None, float] = {}
+    if len(names) > 1 and not case.workload.is_backlog:
+        for name in names:
+            alone = case.run([arrival for arrival in arrivals if arrival.tenant == name])
+            alone_p50_s[name] = percentile([s.latency_s for s in alone.served], 50)
+    return figures_of(case.run(arrivals), case.max_rows, alone_p50_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import mean
 
@@ -14,15 +14,14 @@ from oasr_backend.simulation.run import Run, Served, percentile
 class TenantFigures:
     """One tenant's part.
 
-    arrived_share: its part of all audio. served_share: its part of what was served until half of all audio was, the
-    time in which tenants compete.
+    arrived_share: its part of all audio. alone_p50_s: its p50 with its own arrivals only.
     """
 
     tenant: str
     arrived_share: float
-    served_share: float
     p50_s: float
     p90_s: float
+    alone_p50_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Figures:
     """The figures of one run, or the means of several: seconds where the name says so.
 
     padding: frames computed for each frame of audio. throughput: requests a second.
-    deepest_delay: see `deepest_delay`. jain: Jain's index of the tenants' served audio, 1 where all got the same.
+    deepest_delay: see `deepest_delay`. tenants: by name, where there are several.
     """
 
     p25_s: float
@@ -42,7 +41,6 @@ class Figures:
     padding: float
     throughput: float
     deepest_delay: float
-    jain: float
     num_switches: float
     tenants: tuple[TenantFigures, ...] = ()
 
@@ -50,10 +48,14 @@ class Figures:
 NUMBERS = tuple(f.name for f in fields(Figures) if f.name != "tenants")
 
 
-def figures_of(run: Run, cap: int) -> Figures:
-    """Return a run's figures; `cap` is the batch size that its scheduler was given."""
+def figures_of(
+    run: Run, cap: int, alone_p50_s: Mapping[str | None, float] | None = None
+) -> Figures:
+    """Return a run's figures.
+
+    cap: rows of a batch at most. alone_p50_s: each tenant's p50 with its own arrivals only, where tenants compete.
+    """
     latencies = sorted(s.latency_s for s in run.served)
-    tenants = tenant_figures(run.served)
     return Figures(
         p25_s=percentile(latencies, 25),
         p50_s=percentile(latencies, 50),
@@ -63,10 +65,9 @@ def figures_of(run: Run, cap: int) -> Figures:
         wait_p50_s=percentile([s.wait_s for s in run.served], 50),
         padding=run.padding_ratio,
         throughput=run.throughput,
-        deepest_delay=deepest_delay(run.served, cap),
-        jain=jain([t.served_share for t in tenants]),
+        deepest_delay=deepest_delay(run.rows, cap),
         num_switches=run.num_switches,
-        tenants=tenants,
+        tenants=tenant_figures(run.served, alone_p50_s or {}),
     )
 
 
@@ -101,41 +102,26 @@ def deepest_delay(served: Sequence[Served], cap: int) -> int:
     return deepest
 
 
-def jain(amounts: Sequence[float]) -> float:
-    """Return Jain's index, (sum x)² / (n · sum x²): 1 where all are equal, 1 / n where one has everything."""
-    squares = sum(x * x for x in amounts)
-    return sum(amounts) ** 2 / (len(amounts) * squares) if squares else 1.0
-
-
-def tenant_figures(served: Sequence[Served]) -> tuple[TenantFigures, ...]:
-    """Return each tenant's figures by name; those that name none are "-", all together."""
+def tenant_figures(
+    served: Sequence[Served], alone_p50_s: Mapping[str | None, float]
+) -> tuple[TenantFigures, ...]:
+    """Return the figures of each tenant that `alone_p50_s` names, by name; those that name none are "-", together."""
     total = sum(s.arrival.num_frames for s in served)
-    competed = _until_half(served, total)
-    half = sum(s.arrival.num_frames for s in competed)
-    by_name: dict[str, list[Served]] = {}
+    by_name: dict[str | None, list[Served]] = {name: [] for name in alone_p50_s}
     for one in served:
-        by_name.setdefault(one.arrival.tenant or "-", []).append(one)
-    return tuple(
+        if one.arrival.tenant in by_name:
+            by_name[one.arrival.tenant].append(one)
+    figures = (
         TenantFigures(
-            name,
+            name or "-",
             sum(s.arrival.num_frames for s in own) / total,
-            sum(s.arrival.num_frames for s in competed if (s.arrival.tenant or "-") == name) / half,
             percentile([s.latency_s for s in own], 50),
             percentile([s.latency_s for s in own], 90),
+            alone_p50_s[name],
         )
-        for name, own in sorted(by_name.items())
+        for name, own in by_name.items()
     )
-
-
-def _until_half(served: Sequence[Served], total: int) -> list[Served]:
-    frames = 0
-    first: list[Served] = []
-    for one in sorted(served, key=lambda s: s.ended_s):
-        first.append(one)
-        frames += one.arrival.num_frames
-        if 2 * frames >= total:
-            break
-    return first
+    return tuple(sorted(figures, key=lambda figure: figure.tenant))
 
 
 def _mean_tenant(name: str, runs: Sequence[TenantFigures]) -> TenantFigures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from oasr_backend.simulation.figures import NUMBERS
@@ -19,11 +20,11 @@ HEADINGS = {
     "padding": "padding",
     "throughput": "req/s",
     "deepest_delay": "delay",
-    "jain": "Jain",
     "num_switches": "switches",
 }
 
-KEYS = ("lengths", "service", "saturation", "rate", "policy", "cap", "seed")
+KEYS = ("workload", "lengths", "service", "saturation", "rate", "policy", "cap", "seed", "tenant")
+TENANT_NUMBERS = ("arrived_share", "alone_p50_s")
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
@@ -37,14 +38,18 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
-    """Write one line for every row and seed."""
+    """Write one line for every row and seed, and after it one for each of its tenants where there are several.
+
+    The line of all has no tenant; a tenant's has no more than p50_s, p90_s and the last two columns.
+    """
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow((*KEYS, *NUMBERS))
+        writer = csv.DictWriter(file, (*KEYS, *NUMBERS, *TENANT_NUMBERS))
+        writer.writeheader()
         for row in rows:
             for seed, figures in enumerate(row.seeds):
-                keys = (row.lengths, row.service, row.saturation, row.rate, row.policy, row.cap)
-                writer.writerow((*keys, seed, *(getattr(figures, name) for name in NUMBERS)))
+                keys = {key: getattr(row, key) for key in KEYS[:-2]} | {"seed": seed}
+                writer.writerow(keys | {name: getattr(figures, name) for name in NUMBERS})
+                writer.writerows(keys | asdict(tenant) for tenant in figures.tenants)
 
 
 def _decimals(name: str) -> int:
@@ -52,17 +57,14 @@ def _decimals(name: str) -> int:
 
 
 def _tenant_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield what each tenant got, where there is more than one."""
-    if not rows or len(rows[0].mean.tenants) < 2:
+    """Yield what each tenant got, where there are several."""
+    if not any(row.mean.tenants for row in rows):
         return
-    yield (
-        f"{'rate':>5} {'policy':<15}{'tenant':<12}{'arrived':>9}{'served':>9}{'p50':>9}{'p90':>9}"
-        "   (shares of all audio, and of the first half that was served)"
-    )
+    yield f"{'rate':>5} {'policy':<15}{'tenant':<12}{'arrived':>9}{'p50':>9}{'p90':>9}{'alone p50':>11}"
     for row in rows:
         rate = "-" if row.rate is None else f"{row.rate:.2f}"
         for tenant in row.mean.tenants:
             yield (
                 f"{rate:>5} {row.policy:<15}{tenant.tenant:<12}{tenant.arrived_share:>9.2f}"
-                f"{tenant.served_share:>9.2f}{tenant.p50_s:>9.3f}{tenant.p90_s:>9.3f}"
+                f"{tenant.p50_s:>9.3f}{tenant.p90_s:>9.3f}{tenant.alone_p50_s:>11.3f}"
             )

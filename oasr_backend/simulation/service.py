@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,20 @@ class Affine:
         return CostTable(self.fixed_s, self.slope_s / FRAMES_PER_SECOND)
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The times of a cost table: the server's own, which it measured and learnt."""
+
+    table: CostTable
+
+    def __call__(self, num_rows: int, longest: int) -> float:
+        return self.table.batch_time_s(num_rows, longest)
+
+    def as_cost_table(self) -> CostTable:
+        """Return a table of its own that starts where this one is."""
+        return CostTable.from_dict(self.table.as_dict())
+
+
 affine = Affine
 
 SERVICES: dict[str, Affine] = {
@@ -40,7 +53,8 @@ SERVICES: dict[str, Affine] = {
     "linear": affine(0.005, 0.010),
 }
 
-_LINE = re.compile(r"([0-9.]+)\+([0-9.]+)")
+LEAST_S, MOST_S = 1e-6, 1e6
+"""What a batch of one second of audio may take."""
 
 
 def read_service(text: str) -> Service:
@@ -50,40 +64,61 @@ def read_service(text: str) -> Service:
     """
     if text in SERVICES:
         return SERVICES[text]
-    line = _LINE.fullmatch(text)
-    if line is not None:
-        return _read_line(text, *line.groups())
     if Path(text).is_file():
-        return read_cost_table(Path(text)).batch_time_s
+        return Measured(read_cost_table(Path(text)))
+    if "+" in text:
+        return _read_line(text)
     raise ConfigError(
         f"service is {text!r}; it must be {', '.join(SERVICES)}, two numbers of ms as 10+2.1 (a batch, and a padded "
-        "second of audio), or the path of a cost table as JSON: correct it"
+        "second of audio), or the path of a server's cost table (its cost_table_path): correct it"
     )
 
 
 def read_cost_table(path: Path) -> CostTable:
-    """Read what `CostTable.as_dict` gave, written as JSON; raises ConfigError for anything else."""
+    """Read the JSON file that a server keeps at its `cost_table_path`; raises ConfigError for anything else."""
     try:
         table = CostTable.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        is_sane = 0 < table.batch_time_s(1, FRAMES_PER_SECOND) < math.inf
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        time_s = table.batch_time_s(1, FRAMES_PER_SECOND)
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise ConfigError(
-            f"{path} is no cost table ({type(error).__name__}: {error}): export one with CostTable.as_dict"
+            f"{path} is no cost table ({type(error).__name__}: {error}): give the file that a server has written to "
+            "its cost_table_path"
         ) from None
-    if not is_sane:
+    if not LEAST_S <= time_s <= MOST_S:
         raise ConfigError(
-            f"{path} gives a batch of 1 s no time above 0 and below inf: export it anew"
+            f"{path} gives a batch of 1 s of audio {time_s:g} s; it must be from {LEAST_S:g} to {MOST_S:g} s: have "
+            "the server measure anew (delete its cost_table_path's file, and start it)"
         )
     return table
 
 
-def _read_line(text: str, fixed_ms: str, slope_ms: str) -> Affine:
-    try:
-        line = affine(float(fixed_ms) / 1000, float(slope_ms) / 1000)
-    except ValueError:
-        line = affine(0.0, 0.0)
-    if line.fixed_s <= 0 and line.slope_s <= 0:
+def _read_line(text: str) -> Affine:
+    fixed_ms, _, slope_ms = text.partition("+")
+    line = affine(_read_ms(text, fixed_ms) / 1000, _read_ms(text, slope_ms) / 1000)
+    if not LEAST_S <= line(1, FRAMES_PER_SECOND) <= MOST_S:
         raise ConfigError(
-            f"service is {text!r}; it must be two numbers of ms, one of them above 0: correct it"
+            f"service is {text!r}; a batch of 1 s of audio must take from {LEAST_S * 1000:g} to {MOST_S * 1000:g} ms: "
+            "correct it"
         )
     return line
+
+
+def _read_ms(text: str, number: str) -> float:
+    try:
+        milliseconds = float(number)
+    except ValueError:
+        milliseconds = math.nan
+    if not 0 <= milliseconds < math.inf:
+        raise ConfigError(
+            f"service is {text!r}; {number!r} is no number of ms from 0 up: give two of them as 10+2.1 (a batch, and "
+            "a padded second of audio)"
+        )
+    return milliseconds

@@ -11,7 +11,7 @@ from oasr_backend.config import EngineConfig
 from oasr_backend.errors import ConfigError
 from oasr_backend.scheduler import CostTable
 from oasr_backend.simulation.cases import Case, Lab, run_case
-from oasr_backend.simulation.figures import deepest_delay, figures_of, jain
+from oasr_backend.simulation.figures import deepest_delay, figures_of
 from oasr_backend.simulation.run import percentile, saturation, simulate
 from oasr_backend.simulation.service import SERVICES, affine, read_service
 from oasr_backend.simulation.trace import read_trace
@@ -125,9 +125,40 @@ def test_a_delay_is_counted_in_the_batches_that_ran_since_the_arrival():
     assert deepest_delay(served, 1) == 2
 
 
-def test_jains_index_is_1_among_equals_and_1_in_n_where_one_has_all():
-    assert jain([3.0, 3.0, 3.0]) == pytest.approx(1.0)
-    assert jain([5.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
+def test_a_clip_beyond_the_window_runs_in_pieces_and_is_served_with_its_last():
+    arrivals = [Arrival(0.0, 7000), Arrival(0.0, 100)]
+    options = config("fcfs", cap=1, preferred_batch_size=(1,), fixed_window_frames=3000)
+    run = simulate(options, arrivals, affine(0.0, 0.1))
+    # A row takes 3 s whatever it holds. Two pieces wait at once; the third is filed when the first is done.
+    assert [(s.arrival, s.batch, s.began_s, s.ended_s) for s in run.served] == [
+        (arrivals[0], 0, 0.0, 12.0),
+        (arrivals[1], 2, 6.0, 9.0),
+    ]
+    filed = [(row.arrival.time_s, row.arrival.num_frames) for row in run.rows]
+    assert filed == [(0.0, 3000), (0.0, 3000), (0.0, 100), (3.0, 1000)]
+    assert run.padding_ratio == pytest.approx(4 * 3000 / 7100)
+
+
+def test_a_forced_batch_between_the_rungs_runs_as_several_as_in_the_engine():
+    options = config("fcfs", cap=4, max_wait_time=0.0, preferred_batch_size=(1, 2, 4))
+    run = simulate(options, [Arrival(0.0, 100)] * 3, affine(1.0, 0.0))
+    assert sorted(s.ended_s for s in run.served) == [1.0, 1.0, 2.0]
+
+
+def test_the_table_of_a_machine_is_where_cost_starts_and_its_top_rung_the_largest_batch(tmp_path):
+    path = tmp_path / "costs.json"
+    table = CostTable()
+    for rows, seconds in ((1, 0.1), (2, 0.11), (4, 1.0)):
+        table.measure(rows, 3000, seconds)
+    path.write_text(json.dumps(table.as_dict()))
+    options = EngineConfig(
+        max_wait_time=inf, preferred_batch_size=(1, 2, 4), fixed_window_frames=3000
+    )
+    workload = Workload((Mode(8, inf, "ljspeech"),))
+    case = Case("cost", workload, read_service(str(path)), 16, options)
+    assert case.max_rows == 4
+    assert run_case(case, 0).throughput == pytest.approx(8 / (4 * 0.11))
+    assert replace(case, cap=2).config().preferred_batch_size == (1, 2)
 
 
 def test_a_quiet_tenant_is_served_sooner_with_tenant_fairness():
@@ -136,10 +167,11 @@ def test_a_quiet_tenant_is_served_sooner_with_tenant_fairness():
         Workload((Mode(300, inf, "ljspeech"),), tenants=(("loud", 9), ("quiet", 1))),
         SERVICES["cpu"],
     )
-    alone, shared = run_case(case, 0), run_case(replace(case, tenant_fairness=True), 0)
-    assert shared.tenants[1].p50_s < 0.5 * alone.tenants[1].p50_s
-    assert shared.jain > alone.jain
-    assert alone.tenants[0].arrived_share + alone.tenants[1].arrived_share == pytest.approx(1.0)
+    fair = EngineConfig(max_wait_time=inf, tenant_fairness=True)
+    mixed, shared = run_case(case, 0), run_case(replace(case, options=fair), 0)
+    assert shared.tenants[1].p50_s < 0.5 * mixed.tenants[1].p50_s
+    assert shared.tenants[1].alone_p50_s == mixed.tenants[1].alone_p50_s < shared.tenants[1].p50_s
+    assert mixed.tenants[0].arrived_share + mixed.tenants[1].arrived_share == pytest.approx(1.0)
 
 
 def test_a_workload_draws_the_same_arrivals_from_the_same_seed_and_others_from_another():
@@ -183,8 +215,12 @@ def test_a_belief_keeps_the_cost_table_from_learning():
 
 def test_a_trace_is_read_in_order_of_time_from_its_first_arrival(tmp_path):
     path = tmp_path / "trace.csv"
-    path.write_text("time_s,duration_s,tenant\n7.5,2.0,b\n5.0,1.25,\n")
-    assert read_trace(path) == (Arrival(0.0, 125, None), Arrival(2.5, 200, "b"))
+    for text in (
+        "time_s,duration_s,tenant\n7.5,2.0,b\n5.0,1.25,\n",
+        '\ufefftime_s , tenant, duration_s\r\n7.5, "b",  2.0\r\n\r\n5.0,, 1.25 \r\n',
+    ):
+        path.write_text(text, encoding="utf-8")
+        assert read_trace(path) == (Arrival(0.0, 125, None), Arrival(2.5, 200, "b"))
 
 
 @pytest.mark.parametrize(
@@ -193,9 +229,24 @@ def test_a_trace_is_read_in_order_of_time_from_its_first_arrival(tmp_path):
         (
             "when,duration_s\n1,2\n",
             (
-                ":1: the header is 'when,duration_s'; it must hold time_s and duration_s, and may hold tenant: "
-                "make the first line time_s,duration_s,tenant"
+                ":1: the header is 'when,duration_s'; it must hold time_s and duration_s, may hold tenant, and "
+                "nothing else: make the first line time_s,duration_s,tenant and drop other columns"
             ),
+        ),
+        (
+            "time_s,duration_s,tennant\n1,2,a\n",
+            (
+                ":1: the header is 'time_s,duration_s,tennant'; it must hold time_s and duration_s, may hold tenant, "
+                "and nothing else: make the first line time_s,duration_s,tenant and drop other columns"
+            ),
+        ),
+        (
+            "time_s,duration_s\n1,2,a\n",
+            ":2: it holds 3 columns; it must hold 2 (time_s,duration_s): correct the line",
+        ),
+        (
+            'time_s,duration_s\n1,"2\n',
+            ":2: this is no CSV (unexpected end of data): correct it",
         ),
         (
             "time_s,duration_s\n1,2\n3,long\n",
@@ -203,6 +254,10 @@ def test_a_trace_is_read_in_order_of_time_from_its_first_arrival(tmp_path):
         ),
         (
             "time_s,duration_s\n1\n",
+            ":2: it holds 1 columns; it must hold 2 (time_s,duration_s): correct the line",
+        ),
+        (
+            "time_s,duration_s\n1, \n",
             ":2: duration_s is ''; it must be a number of seconds: correct the line",
         ),
         (
@@ -244,11 +299,49 @@ def test_a_bad_service_names_what_is_allowed(tmp_path):
         read_service("tpu")
     assert str(caught.value) == (
         "service is 'tpu'; it must be cpu, gpu, linear, two numbers of ms as 10+2.1 (a batch, and a padded "
-        "second of audio), or the path of a cost table as JSON: correct it"
+        "second of audio), or the path of a server's cost table (its cost_table_path): correct it"
     )
-    with pytest.raises(ConfigError, match="one of them above 0: correct it"):
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1.2.3+2", "1.2.3"), ("-10+2.1", "-10"), ("10+", ""), ("inf+1", "inf"), ("1+nan", "nan")],
+)
+def test_a_bad_line_of_a_service_names_the_number(text, number):
+    with pytest.raises(ConfigError) as caught:
+        read_service(text)
+    assert str(caught.value) == (
+        f"service is {text!r}; {number!r} is no number of ms from 0 up: give two of them as 10+2.1 (a batch, and a "
+        "padded second of audio)"
+    )
+
+
+def test_a_line_without_time_is_refused():
+    with pytest.raises(ConfigError) as caught:
         read_service("0+0")
+    assert str(caught.value) == (
+        "service is '0+0'; a batch of 1 s of audio must take from 0.001 to 1e+09 ms: correct it"
+    )
+
+
+@pytest.mark.parametrize("text", ["[1]", "{}", "no json", "[" * 100_000, '{"fixed_s": "x"}'])
+def test_a_file_that_is_no_cost_table_names_the_option_that_writes_one(tmp_path, text):
     path = tmp_path / "costs.json"
-    path.write_text("[1]")
-    with pytest.raises(ConfigError, match="is no cost table"):
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
         read_service(str(path))
+    assert str(caught.value).startswith(f"{path} is no cost table (")
+    assert str(caught.value).endswith(
+        "): give the file that a server has written to its cost_table_path"
+    )
+
+
+def test_a_cost_table_without_time_is_refused(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(CostTable(1e9, 0.0).as_dict()))
+    with pytest.raises(ConfigError) as caught:
+        read_service(str(path))
+    assert str(caught.value) == (
+        f"{path} gives a batch of 1 s of audio 1e+09 s; it must be from 1e-06 to 1e+06 s: have the server measure "
+        "anew (delete its cost_table_path's file, and start it)"
+    )

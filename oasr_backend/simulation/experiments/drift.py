@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
+from oasr_backend.config import EngineConfig
 from oasr_backend.simulation.cases import Case, Lab, averaged
 from oasr_backend.simulation.experiments.claims import Claim, at_most, seconds
 from oasr_backend.simulation.figures import Figures
@@ -64,7 +65,9 @@ def _cells(lab: Lab, machine: str) -> dict[Cell, Case]:
     }
     workloads["LibriSpeech-like, then uniform, 1.0 x"] = length_drift(lab.num_requests, limit)
     return {
-        (machine, name, wait): replace(case, workload=workload, max_wait_time=wait)
+        (machine, name, wait): replace(
+            case, workload=workload, options=EngineConfig(max_wait_time=wait)
+        )
         for name, workload in workloads.items()
         for wait in WAIT_BOUNDS
     }
