@@ -8,7 +8,7 @@ import pytest
 from oasr_backend.config import EngineConfig
 from oasr_backend.errors import ConfigError
 from oasr_backend.request import Request, RequestState
-from oasr_backend.scheduler import Policy, Scheduler, register_policy
+from oasr_backend.scheduler import Policy, Scheduler, policies, register_policy
 from tests.fakes import FakeClock
 
 
@@ -245,7 +245,9 @@ def test_a_list_is_split_within_the_bounds(options, lengths, sizes):
     assert frames(request for part in parts for request in part) == sorted(lengths)
 
 
-def test_a_policy_of_a_user_is_found_by_name_and_bounded():
+def test_a_policy_of_a_user_is_found_by_name_and_bounded(monkeypatch):
+    monkeypatch.setattr(policies, "_POLICIES", dict(policies._POLICIES))
+
     class LastFirst(Policy):
         def select(self, limits, now):
             return [list(self.queue.in_order(now))[-1]]
