@@ -38,7 +38,7 @@ METRICS: dict[str, MetricDefinition] = {
         MetricKind.COUNTER, "Seconds of audio transcribed and answered"
     ),
     "oasr_backlog_requests": MetricDefinition(
-        MetricKind.GAUGE, "Utterances accepted and not yet answered"
+        MetricKind.GAUGE, "Utterances, or chunks of streams, accepted and not yet answered"
     ),
     "oasr_queue_wait_seconds": MetricDefinition(
         MetricKind.HISTOGRAM, "From acceptance to the first batch that holds it", _SECONDS

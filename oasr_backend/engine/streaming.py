@@ -435,6 +435,7 @@ class StreamingEngine:
         return self._scheduler.costs.batch_time_s(num_rows, self._model.chunk_frames)
 
     def _publish(self) -> None:
+        self._metrics.set("oasr_backlog_requests", self._num_waiting)
         self._metrics.set("oasr_streams", len(self._running), state="running")
         self._metrics.set("oasr_streams", self._scheduler.num_waiting_streaming, state="waiting")
         self._metrics.set("oasr_cache_blocks", self._model.num_blocks_used, state="used")

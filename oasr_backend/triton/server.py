@@ -18,12 +18,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from oasr_backend.triton import preflight
-from oasr_backend.triton.drain import ModelControl, answers
+from oasr_backend.triton.drain import ModelControl, answers, idle_models
 from oasr_backend.triton.installation import (
     Installation,
     LaunchError,
@@ -180,7 +181,11 @@ class TritonServer:
         is_empty = False
         if self._control is not None and self._was_ready:
             with contextlib.suppress(OSError):
-                is_empty = self._control.unload_all(self.http_url, self.options.exit_timeout_s)
+                is_empty = self._control.unload_all(
+                    self.http_url,
+                    self.options.exit_timeout_s,
+                    partial(idle_models, self.metrics_url),
+                )
         self.process.terminate()
         patience_s = 0.0 if is_empty else deadline - time.monotonic()
         try:

@@ -6,7 +6,6 @@ import gc
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from oasr_backend.config import EngineConfig

@@ -339,6 +339,21 @@ class TestDrain:
         )
         assert clock() == pytest.approx(3.0, abs=0.11)
 
+    def test_a_model_that_has_answered_all_is_not_awaited_for_ever(self):
+        triton, clock = FakeTriton("UNLOADING"), FakeClock(0.0)
+        control = ModelControl(triton.post)
+        assert control.unload_all(
+            "localhost:1", 60.0, lambda: {"a", "b"}, clock=clock, sleep=clock.advance
+        )
+        assert clock() == pytest.approx(5.0, abs=0.11)
+
+    def test_a_model_that_has_not_is(self):
+        triton, clock = FakeTriton("UNLOADING"), FakeClock(0.0)
+        control = ModelControl(triton.post)
+        assert not control.unload_all(
+            "localhost:1", 60.0, lambda: {"a"}, clock=clock, sleep=clock.advance
+        )
+
     def test_a_model_is_loaded_anew_once_it_is_unloaded(self):
         triton, clock = FakeTriton("UNLOADING", "UNAVAILABLE"), FakeClock(0.0)
         control = ModelControl(triton.post)
