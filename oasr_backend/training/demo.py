@@ -1,0 +1,47 @@
+"""The demo model before it has learnt: its shape, its tokens, the features it hears.
+
+It knows nothing of training or of files.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from oasr_backend.export.conformer import ConformerConfig, ConformerCtc
+from oasr_backend.models.bundle import FeatureSettings
+from oasr_backend.training.corpus import Corpus
+from oasr_backend.training.examples import UNITS, feature_statistics
+from oasr_backend.training.fbank import NUM_MELS
+
+CONFIG = ConformerConfig(
+    vocabulary_size=len(UNITS),
+    input_size=NUM_MELS,
+    output_size=96,
+    attention_heads=4,
+    linear_units=384,
+    num_blocks=5,
+    # The distortion regularizes enough: so small a model underfits in the epochs that two hours hold.
+    dropout_rate=0.0,
+    positional_dropout_rate=0.0,
+    cnn_module_kernel=15,
+    cnn_module_norm="layer_norm",
+    causal=True,
+    use_dynamic_chunk=True,
+    use_dynamic_left_chunk=True,
+)
+"""1.4 million parameters."""
+
+FEATURES = FeatureSettings(num_mels=NUM_MELS)
+
+NUM_NORMALIZING = 500
+"""Examples whose mean and deviation normalize the features: about a million numbers a mel bin."""
+
+
+def new_model(corpus: Corpus, seed: int) -> ConformerCtc:
+    """Make a model with random weights, normalized to how `corpus` sounds when distorted."""
+    torch.manual_seed(seed)
+    model = ConformerCtc(CONFIG)
+    mean, deviation = feature_statistics(corpus, NUM_NORMALIZING, seed)
+    model.encoder.global_cmvn.mean.copy_(torch.from_numpy(mean))
+    model.encoder.global_cmvn.istd.copy_(torch.from_numpy(1 / deviation))
+    return model
