@@ -44,7 +44,7 @@ def learn(options: argparse.Namespace, checkpoint: Path) -> None:
     save_checkpoint(checkpoint, model, UNITS, demo.FEATURES)
 
 
-def test_sets(options: argparse.Namespace) -> list[evaluation.TestSet]:
+def test_sets(options: argparse.Namespace) -> list[evaluation.Clips]:
     plan = corpus.held_out_plan(500, options.seed)
     held_out = corpus.prepare(options.folder / "held_out", plan, options.processes)
     return [

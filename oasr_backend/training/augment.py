@@ -51,9 +51,7 @@ def distort(speech: Samples, other: Samples, random: Generator) -> Samples:
 
 def change_speed(samples: Samples, factor: float) -> Samples:
     """Play `samples` `factor` times as fast, pitch included."""
-    played: Samples = soxr.resample(
-        samples, SAMPLE_RATE_HZ * factor, SAMPLE_RATE_HZ, quality="MQ"
-    )
+    played: Samples = soxr.resample(samples, SAMPLE_RATE_HZ * factor, SAMPLE_RATE_HZ, quality="MQ")
     return played
 
 

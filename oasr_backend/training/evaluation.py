@@ -40,15 +40,15 @@ CHUNKINGS = (Chunking(16, -1), Chunking(16, 4), Chunking(0, -1))
 
 
 @dataclass(frozen=True, slots=True)
-class TestSet:
+class Clips:
     """Clips with what is said in them."""
 
     name: str
-    clips: Sequence[NDArray[np.float32]]
+    waveforms: Sequence[NDArray[np.float32]]
     texts: Sequence[str]
 
 
-def human_clips(data: Path) -> TestSet:
+def human_clips(data: Path) -> Clips:
     """Read the seven clips of people in tests/data that lie in the model's domain."""
     clips, texts = [], []
     for folder in ("cards", "commands"):
@@ -56,10 +56,10 @@ def human_clips(data: Path) -> TestSet:
             name, text = line.split("\t")
             clips.append(_read_wave(data / folder / name))
             texts.append(text)
-    return TestSet("people", clips, texts)
+    return Clips("people", clips, texts)
 
 
-def held_out_voices(corpus: Corpus, distorted: bool) -> TestSet:
+def held_out_voices(corpus: Corpus, distorted: bool) -> Clips:
     """Return the held-out corpus, clean, or each line in a room and noise drawn from its number."""
     clips = [corpus.waveform(index) for index in range(len(corpus))]
     if distorted:
@@ -68,7 +68,7 @@ def held_out_voices(corpus: Corpus, distorted: bool) -> TestSet:
             for index, clip in enumerate(clips)
         ]
     name = "held-out voices, distorted" if distorted else "held-out voices"
-    return TestSet(name, clips, corpus.texts)
+    return Clips(name, clips, corpus.texts)
 
 
 def transcribe(
@@ -86,13 +86,13 @@ def transcribe(
     return texts
 
 
-def report(model: ConformerCtc, tests: Sequence[TestSet]) -> list[str]:
+def report(model: ConformerCtc, tests: Sequence[Clips]) -> list[str]:
     """Return a line a test and chunking: its word error rate."""
     lines = []
     for test in tests:
         num_words = sum(len(text.split()) for text in test.texts)
         for chunking in CHUNKINGS:
-            rate = word_error_rate(test.texts, transcribe(model, test.clips, chunking))
+            rate = word_error_rate(test.texts, transcribe(model, test.waveforms, chunking))
             lines.append(f"{test.name} ({num_words} words), {chunking}: {100 * rate:.1f} %")
     return lines
 

@@ -97,6 +97,7 @@ def train(
     optimizer = torch.optim.AdamW(
         model.parameters(), schedule.peak_rate, (0.9, 0.98), weight_decay=schedule.weight_decay
     )
+    folder.mkdir(parents=True, exist_ok=True)
     first = _resume(model, optimizer, folder)
     for epoch in range(first, schedule.num_epochs):
         start = time.monotonic()

@@ -1,0 +1,82 @@
+"""The training loop, on a model of a few numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs the extra of that name")
+
+from oasr_backend.export.conformer import ConformerCtc  # noqa: E402
+from oasr_backend.training import demo  # noqa: E402
+from oasr_backend.training.corpus import Corpus  # noqa: E402
+from oasr_backend.training.evaluation import Chunking, Clips, report, transcribe  # noqa: E402
+from oasr_backend.training.loop import Schedule, train  # noqa: E402
+
+SMALL = replace(demo.CONFIG, output_size=8, attention_heads=2, linear_units=8, num_blocks=1)
+SCHEDULE = Schedule(num_epochs=2, batch_seconds=4.0, reduced_precision=False)
+
+
+@pytest.fixture
+def speech():
+    samples = (np.random.default_rng(0).standard_normal(16000 * 6) * 3000).astype(np.int16)
+    return Corpus(samples, np.arange(7) * 16000, ["go"] * 6, ["v"] * 6)
+
+
+def small_model():
+    torch.manual_seed(0)
+    return ConformerCtc(SMALL)
+
+
+def test_the_rate_rises_to_its_peak_and_falls_to_zero():
+    schedule = Schedule(num_epochs=11, peak_rate=2e-3, warm_up_epochs=1.0)
+    assert schedule.rate(0.5) == pytest.approx(1e-3)
+    assert schedule.rate(1.0) == pytest.approx(2e-3)
+    assert schedule.rate(6.0) == pytest.approx(1e-3)
+    assert schedule.rate(11.0) == pytest.approx(0.0)
+
+
+def test_a_stopped_training_goes_on_as_if_it_had_not_been(speech, tmp_path):
+    whole, stopped, resumed = small_model(), small_model(), small_model()
+    said = []
+    train(whole, speech, SCHEDULE, tmp_path / "whole", say=said.append)
+    folder = tmp_path / "stopped"
+    train(stopped, speech, SCHEDULE, folder, say=said.append)
+    (folder / "epoch-2.pt").unlink()
+    train(resumed, speech, SCHEDULE, folder, say=said.append)
+    assert [line.split(":")[0] for line in said] == [
+        "epoch 1",
+        "epoch 2",
+        "epoch 1",
+        "epoch 2",
+        "epoch 2",
+    ]
+    for (name, one), other in zip(
+        whole.state_dict().items(), resumed.state_dict().values(), strict=True
+    ):
+        assert torch.equal(one, other), name
+
+
+def test_a_new_model_normalizes_to_what_it_will_hear(speech):
+    cmvn = demo.new_model(speech, seed=1).encoder.global_cmvn
+    assert cmvn.mean.shape == (80,)
+    assert (cmvn.istd > 0).all()
+    assert 0 < float(cmvn.mean.mean()) < 20
+
+
+def test_a_report_names_test_words_chunks_and_rate():
+    silence = np.zeros(16000, np.float32)
+    lines = report(small_model(), [Clips("people", [silence], ["go up"])])
+    assert [line.rsplit(":", 1)[0] for line in lines] == [
+        "people (2 words), chunks of 16, all to the left",
+        "people (2 words), chunks of 16, 4 to the left",
+        "people (2 words), full context",
+    ]
+    assert all(line.endswith(" %") for line in lines)
+
+
+def test_transcribing_does_not_depend_on_the_other_clips():
+    clips = [np.random.default_rng(n).standard_normal(16000).astype(np.float32) for n in range(2)]
+    model = small_model()
+    together = transcribe(model, clips, Chunking(16, -1))
+    assert together == [transcribe(model, [clip], Chunking(16, -1))[0] for clip in clips]
