@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 from torch.utils.data import DataLoader, Dataset
 
+from oasr_backend.allocator import keep_freed_memory
 from oasr_backend.export.conformer import ConformerCtc
 from oasr_backend.training.batches import Batch, plan_epoch
 from oasr_backend.training.corpus import Corpus
@@ -98,6 +99,10 @@ def train(
         model.parameters(), schedule.peak_rate, (0.9, 0.98), weight_decay=schedule.weight_decay
     )
     folder.mkdir(parents=True, exist_ok=True)
+    # Two settings that spare a quarter of a step: no new pages for every large tensor, and no change of layout
+    # between the convolutions of the subsampling.
+    keep_freed_memory()
+    model.encoder.embed.conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     first = _resume(model, optimizer, folder)
     for epoch in range(first, schedule.num_epochs):
         start = time.monotonic()
