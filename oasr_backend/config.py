@@ -40,6 +40,8 @@ class EngineConfig:
     max_tokens: the tokens that a request counts for where kappa is unknown.
     tenant_fairness: serve the tenant with the least audio-seconds served first.
     tenant_weights: "a=2,b=0.5": shares of tenants; 1 for those not named.
+    measure_costs_s: seconds of the start that may go, about, into running and measuring the batch sizes; 0 for none.
+    cost_table_path: a JSON file that the measured and learnt times are kept in; empty for none.
     max_waiting: utterances accepted and not yet answered; at this many nothing more is accepted.
     max_waiting_mb: megabytes of their samples; at this many nothing more is accepted either.
     max_audio_s: the longest audio of one utterance, in seconds.
@@ -63,6 +65,8 @@ class EngineConfig:
     max_tokens: int = 224
     tenant_fairness: bool = False
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    measure_costs_s: float = 5.0
+    cost_table_path: str = ""
     max_waiting: int = 512
     max_waiting_mb: int = 1024
     max_audio_s: float = 7200.0
@@ -82,6 +86,7 @@ class EngineConfig:
             "max_offline_pad_ratio",
             "cost_exponent",
             "kappa",
+            "measure_costs_s",
         )
         check_choice("job_size", self.job_size, JOB_SIZES)
         if not 0 <= self.length_bucket_ratio <= 1:

@@ -33,6 +33,8 @@ MIN_SPEECH_WINDOWS = 2
 above the threshold; our shortest card
 clip has 16 of them at 8 kHz, its weakest form."""
 
+MIN_SPEECH_S = MIN_SPEECH_WINDOWS * WINDOW_SAMPLES / SAMPLE_RATE_HZ
+
 Probabilities = NDArray[np.float32]
 
 

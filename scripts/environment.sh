@@ -19,7 +19,12 @@ prepare_environment() {
 
 # A stamp is only written after a whole installation, and names everything that the installation depends on.
 stamp_text() {
-    printf '%s python%s %s\n' "$(sha256sum <"requirements/$1.txt" | cut -d' ' -f1)" "$(venv_version)" "$PWD"
+    printf '%s python%s %s\n' "$(lock_text "$1" | sha256sum | cut -d' ' -f1)" "$(venv_version)" "$PWD"
+}
+
+lock_text() {
+    cat "requirements/$1.txt"
+    [ "$1" != test ] || cat requirements/torch.txt
 }
 
 venv_version() {
@@ -41,10 +46,20 @@ install_lock() {
     .venv/bin/python -m pip install $quiet --disable-pip-version-check --no-input --no-deps --only-binary :all: \
         --require-hashes --requirement "requirements/$lock.txt" >&2 ||
         fail "The packages of requirements/$lock.txt could not be installed (see above). They come from PyPI or the mirror that PIP_INDEX_URL names, and take about 1 GB of disk. Start again to go on."
+    [ "$lock" != test ] || install_torch $quiet
     # Our own package runs from this folder.
     echo "$PWD" >"$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/oasr_backend.pth"
     mark_prepared "$lock"
     rm .venv/.installing
+}
+
+# The tests of the export need it. Where neither PyTorch's index nor pip's configuration has the CPU's build, the
+# registry's does as well: it is the same version with CUDA, 3 GB more.
+install_torch() {
+    local pip=(.venv/bin/python -m pip install "$@" --disable-pip-version-check --no-input --only-binary :all:)
+    "${pip[@]}" --retries 1 --no-deps --requirement requirements/torch.txt >&2 ||
+        "${pip[@]}" "$(sed -n 's/^\(torch==[0-9.]*\).*/\1/p' requirements/torch.txt)" >&2 ||
+        fail "torch could not be installed (see above). It comes from https://download.pytorch.org/whl/cpu, or with 3 GB of CUDA from PyPI or the mirror that PIP_INDEX_URL names. Start again to go on."
 }
 
 # What test.txt holds, serve.txt and base.txt hold in part.

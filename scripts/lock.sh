@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Pin every package that the scripts install, with its hash, after pyproject.toml has changed:
 #   pip install uv && ./scripts/lock.sh [--upgrade-package NAME]
-# The three locks agree with each other: base.txt (inside any tritonserver) is part of serve.txt (with a local
-# tritonserver and the client), which is part of test.txt. One lock holds for Python 3.11 and 3.12.
+# The locks agree with each other: base.txt (inside any tritonserver) is part of serve.txt (with a local
+# tritonserver and the client), which is part of test.txt; plot.txt adds what draws the simulation's plots. One lock holds for Python 3.11 and 3.12.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +11,9 @@ compile() {
         --generate-hashes --only-binary :all: --custom-compile-command ./scripts/lock.sh "$@"
 }
 
-compile --extra server --extra client --extra test --output-file requirements/test.txt "$@"
+# torch stays out: PyPI's build drags 3 GB of CUDA along (requirements/torch.txt).
+compile --extra server --extra client --extra test --extra export --override <(echo "torch; python_version < '3'") \
+    --output-file requirements/test.txt "$@"
 compile --extra server --extra client --constraint requirements/test.txt --output-file requirements/serve.txt
 compile --constraint requirements/serve.txt --output-file requirements/base.txt
+compile --extra plot --constraint requirements/test.txt --output-file requirements/plot.txt

@@ -50,6 +50,7 @@ class FakeRecognizer:
     def __init__(self, clock: FakeClock | None = None) -> None:
         self.clock = clock or FakeClock()
         self.batches: list[list[int]] = []
+        self.rehearsed: list[tuple[int, int]] = []
 
     def check_options(self, options: TranscribeOptions) -> None:
         if options.language not in (None, "en"):
@@ -62,7 +63,10 @@ class FakeRecognizer:
         if len(samples) and samples[0] == UNPREPARABLE:
             raise RuntimeError("no features")
         features = np.asarray(samples[None, :], dtype=np.float32)
-        return Prepared(features, len(samples) // 160, options, has_speech=bool(np.any(samples)))
+        speech_frames = np.count_nonzero(samples) // 160 if options.speech_frames else None
+        return Prepared(
+            features, len(samples) // 160, options, bool(np.any(samples)), speech_frames
+        )
 
     def transcribe(self, batch: Sequence[Prepared]) -> list[Transcript]:
         lengths = [piece.features.shape[1] for piece in batch]
@@ -72,5 +76,9 @@ class FakeRecognizer:
             raise RuntimeError("poisoned")
         return [Transcript(str(length), tokens=(length,)) for length in lengths]
 
-    def prewarm(self, batch_sizes: Sequence[int]) -> None:
-        pass
+    def rehearse(self, num_rows: int, num_frames: int) -> None:
+        self.rehearsed.append((num_rows, num_frames))
+        self.clock.advance(self.rehearsal_s(num_rows, num_frames))
+
+    def rehearsal_s(self, num_rows: int, num_frames: int) -> float:
+        return 0.1 + 0.01 * num_rows

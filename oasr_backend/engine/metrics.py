@@ -51,6 +51,10 @@ METRICS: dict[str, MetricDefinition] = {
     "oasr_step_seconds": MetricDefinition(
         MetricKind.HISTOGRAM, "One forward, decoding included", _SECONDS
     ),
+    "oasr_batch_cost_seconds": MetricDefinition(
+        MetricKind.GAUGE,
+        "What a batch is estimated to take, by its rows and the frames (10 ms) of its longest row",
+    ),
 }
 
 
@@ -60,7 +64,7 @@ class Metrics(Protocol):
     def add(self, name: str, amount: float, **labels: str) -> None:
         """Add to a counter."""
 
-    def set(self, name: str, value: float) -> None:
+    def set(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge."""
 
     def observe(self, name: str, value: float) -> None:
@@ -75,14 +79,14 @@ class MemoryMetrics:
 
     def __init__(self) -> None:
         self.totals: dict[tuple[str, ...], float] = defaultdict(float)
-        self.gauges: dict[str, float] = {}
+        self.gauges: dict[tuple[str, ...], float] = {}
         self.observations: dict[str, list[float]] = defaultdict(list)
 
     def add(self, name: str, amount: float, **labels: str) -> None:
         self.totals[(name, *labels.values())] += amount
 
-    def set(self, name: str, value: float) -> None:
-        self.gauges[name] = value
+    def set(self, name: str, value: float, **labels: str) -> None:
+        self.gauges[(name, *labels.values())] = value
 
     def observe(self, name: str, value: float) -> None:
         self.observations[name].append(value)

@@ -25,6 +25,7 @@ from oasr_backend.audio import (
 )
 from oasr_backend.config import EngineConfig
 from oasr_backend.engine.backlog import Backlog
+from oasr_backend.engine.costs import BatchCosts
 from oasr_backend.engine.deadlines import Deadlines
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.job import Job, Pieces, Result, Row, Utterance
@@ -36,7 +37,7 @@ from oasr_backend.errors import (
     ServerError,
     UnavailableError,
 )
-from oasr_backend.models.base import FRAMES_PER_SECOND, Recognizer, Transcript
+from oasr_backend.models.base import FRAMES_PER_SECOND, Prepared, Recognizer, Transcript
 from oasr_backend.request import Request
 from oasr_backend.scheduler import Scheduler
 from oasr_backend.segment import pieces as cut_to_pieces
@@ -62,7 +63,8 @@ class OfflineEngine:
         self._recognizer = recognizer
         self._metrics = metrics if metrics is not None else MemoryMetrics()
         self._clock = clock
-        self._scheduler = Scheduler(config, clock)
+        self._costs = BatchCosts(config, recognizer, self._metrics, clock)
+        self._scheduler = Scheduler(config, clock, self._costs.table)
         self._preparer = preparer or ThreadPoolExecutor(1, thread_name_prefix="oasr-prepare")
         self._inbox = Inbox()
         self._jobs: dict[str, Job] = {}
@@ -72,6 +74,11 @@ class OfflineEngine:
         self._max_rows_in_flight = 2 * max(config.preferred_batch_size or (config.max_batch_size,))
         self._backlog = Backlog(config.max_waiting, config.max_waiting_mb)
         self._thread = threading.Thread(target=self._run, name="oasr-engine", daemon=True)
+
+    def warm_up(self) -> None:
+        """Run every batch size and measure it, before `start`; ConfigError for a `cost_table_path` without access."""
+        self._costs.warm_up()
+        self._metrics.flush()
 
     # Called from any thread.
 
@@ -88,6 +95,7 @@ class OfflineEngine:
         if self._thread.is_alive():
             self._thread.join()
         self._preparer.shutdown()
+        self._costs.save()
 
     def wait_for_room(self) -> None:
         """Return once the backlog is below `max_waiting` and `max_waiting_mb`, or nothing is accepted any more."""
@@ -127,8 +135,9 @@ class OfflineEngine:
     def _new_job(self, utterance: Utterance, on_done: OnDone) -> Job:
         now = self._clock()
         samples = np.array(utterance.samples, dtype=np.float32)  # the caller's may be a view
+        options = replace(utterance.options, speech_frames=self._config.job_size == "vad")
         return Job(
-            replace(utterance, samples=samples),
+            replace(utterance, samples=samples, options=options),
             on_done,
             duration_s=len(samples) / utterance.sample_rate_hz,
             accepted_at=now,
@@ -237,12 +246,12 @@ class OfflineEngine:
         prepared = row.prepared
         assert prepared is not None
         if prepared.has_speech:
-            self._schedule(row, prepared.num_frames)
+            self._schedule(row, prepared)
         else:
             row.finish(Transcript(""))
         self._go_on(job)
 
-    def _schedule(self, row: Row, num_frames: int) -> None:
+    def _schedule(self, row: Row, prepared: Prepared) -> None:
         job = row.job
         row_id = f"{job.request_id}/{len(job.rows) - 1}"
         job.waiting_ids.add(row_id)
@@ -250,10 +259,11 @@ class OfflineEngine:
         self._scheduler.add_request(
             Request(
                 row_id,
-                num_frames,
+                prepared.num_frames,
                 priority=job.utterance.priority,
                 tenant=job.utterance.tenant,
                 language=job.utterance.options.language,
+                speech_frames=prepared.speech_frames,
                 # A later piece of a long utterance has not waited since the first one did.
                 arrival_time=job.accepted_at if len(job.rows) == 1 else None,
                 payload=row,
@@ -305,7 +315,7 @@ class OfflineEngine:
         if any(isinstance(outcome, ServerError) for outcome in outcomes):
             return
         longest = self._config.fixed_window_frames or max(frames)
-        self._scheduler.costs.observe(len(rows), longest, step_s)
+        self._costs.observe(len(rows), longest, step_s)
         for num_frames, outcome in zip(frames, outcomes, strict=True):
             if isinstance(outcome, Transcript):
                 duration_s = num_frames / FRAMES_PER_SECOND

@@ -47,7 +47,13 @@ class ConformerConfig:
     static_chunk_size: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "output_size", "attention_heads", "num_blocks"):
+        for name in (
+            "vocabulary_size",
+            "output_size",
+            "attention_heads",
+            "linear_units",
+            "num_blocks",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(
                     f"{name} is {getattr(self, name)}; it must be at least 1: correct it"
@@ -78,9 +84,14 @@ class ConformerConfig:
         return self.output_size // self.attention_heads
 
     @property
-    def key_value_size(self) -> int:
-        """Numbers cached for one frame and head: a key with its position, its score bias, and a value."""
-        return 2 * self.head_size + 1
+    def plane_width(self) -> int:
+        """Numbers cached for one frame in one plane: the channels of a head and one more."""
+        return self.head_size + 1
+
+    @property
+    def num_planes(self) -> int:
+        """Planes of a cached frame: by layer, then keys before values, then by head."""
+        return self.num_blocks * 2 * self.attention_heads
 
     @property
     def left_context(self) -> int:

@@ -18,6 +18,10 @@ from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
 from oasr_backend.export.conformer_config import ConformerConfig
 
+KeysAndValues = tuple[Tensor, Tensor]
+"""Two tensors of one shape, so that a cache holds them alike: keys, whose last channel is the score bias of their own,
+and values, whose last channel is 0."""
+
 MASKED = -30000.0
 """Added to the score of a key that must not be seen: exp() of it is 0, and half precision can hold it."""
 
@@ -59,33 +63,33 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.attention_dropout_rate)
 
     def forward(
-        self, x: Tensor, positions: Tensor, bias: Tensor, past: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+        self, x: Tensor, positions: Tensor, bias: Tensor, past: KeysAndValues | None = None
+    ) -> tuple[Tensor, KeysAndValues]:
         """Return what the frames attended to, and their own keys and values for later.
 
         x: (batch, frames, size).
         positions: (batch or 1, frames, size), the sinusoids of the frames' positions.
         bias: added to the scores; broadcasts to (batch, heads, frames, past + frames). MASKED hides a key.
-        past: (batch, heads, past, key_value_size), what earlier calls returned; None for no past.
-        Returns (batch, frames, size) and (batch, heads, frames, key_value_size).
+        past: keys and values that earlier calls returned, joined along the frames; None for no past.
+        Returns (batch, frames, size), and keys and values, (batch, heads, frames, plane_width) each.
         """
         num_channels = self.heads[1]
         scale = 1 / math.sqrt(num_channels)
         query = F.pad(self._split(self.linear_q(x)) * scale, (0, 1), value=scale)
-        new = self._keys_and_values(x, positions)
-        memory = new if past is None else torch.cat([past, new], dim=2)
-        keys, values = memory[..., : num_channels + 1], memory[..., num_channels + 1 :]
+        keys, values = new = self._keys_and_values(x, positions)
+        if past is not None:
+            keys, values = torch.cat([past[0], keys], dim=2), torch.cat([past[1], values], dim=2)
         weights = torch.softmax(query @ keys.transpose(2, 3) + bias, dim=-1)
-        attended = (self.dropout(weights) @ values).transpose(1, 2).flatten(2)
-        y: Tensor = self.linear_out(attended)
+        attended = (self.dropout(weights) @ values)[..., :num_channels]
+        y: Tensor = self.linear_out(attended.transpose(1, 2).flatten(2))
         return y, new
 
-    def _keys_and_values(self, x: Tensor, positions: Tensor) -> Tensor:
+    def _keys_and_values(self, x: Tensor, positions: Tensor) -> KeysAndValues:
         keys, values = self._split(self.linear_k(x)), self._split(self.linear_v(x))
         places = self._split(self.linear_pos(positions))
         by_content = (keys * self.pos_bias_u.unsqueeze(1)).sum(-1, keepdim=True)
         by_place = (places * self.pos_bias_v.unsqueeze(1)).sum(-1, keepdim=True)
-        return torch.cat([keys + places, by_content + by_place, values], dim=-1)
+        return torch.cat([keys + places, by_content + by_place], dim=-1), F.pad(values, (0, 1))
 
     def _split(self, x: Tensor) -> Tensor:
         return x.reshape(*x.shape[:2], *self.heads).transpose(1, 2)
@@ -174,9 +178,9 @@ class ConformerLayer(nn.Module):
         positions: Tensor,
         bias: Tensor,
         frame_mask: Tensor | None,
-        past_keys_values: Tensor | None,
+        past_keys_values: KeysAndValues | None,
         past_conv: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, KeysAndValues, Tensor]:
         """Return the frames and what to cache of them; arguments as of `Attention` and `Convolution`."""
         x = x + 0.5 * self.dropout(self.feed_forward_macaron(self.norm_ff_macaron(x)))
         y, keys_values = self.self_attn(self.norm_mha(x), positions, bias, past_keys_values)

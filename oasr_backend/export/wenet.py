@@ -96,20 +96,29 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _inside(folder: Path, named: str, usual: str | None = None) -> Path:
-    """Return the path of a file that must lie in the folder.
+    """Return the path of a file that the folder must hold; see `_find`."""
+    path = _find(folder, named, usual)
+    if path is None:
+        raise ConfigError(
+            f"{folder} has no {usual or named}; a checkpoint folder needs {WEIGHTS_FILE}, {OPTIONS_FILE}, "
+            f"{TOKENS_FILE} and, with CMVN, {CMVN_FILE}: copy it there"
+        )
+    return path
 
-    WeNet writes paths of the machine that trained, so a file is also looked for by its name alone. Neither `..` nor a
-    link leads out of the folder.
+
+def _find(folder: Path, named: str, usual: str | None = None) -> Path | None:
+    """Return the path of a file within the folder, None where it is not there.
+
+    WeNet names files by their path on the machine that trained, so a file is also looked for by its name alone, and by
+    its usual name. Neither `..` nor a link leads out of the folder.
     """
     if ".." in Path(named).parts:
         raise ConfigError(
             f"{OPTIONS_FILE} names {shown(named)}, a path that leads out of the checkpoint folder: "
             "copy the file into the folder and name it without '..'"
         )
-    names = [named] if not Path(named).is_absolute() else []
-    names += [Path(named).name] + ([usual] if usual else [])
-    for name in names:
-        path = folder / name
+    for name in (named.lstrip("/"), Path(named).name, usual):
+        path = folder / name if name else folder
         if not path.is_file():
             continue
         if not path.resolve().is_relative_to(folder.resolve()):
@@ -117,10 +126,7 @@ def _inside(folder: Path, named: str, usual: str | None = None) -> Path:
                 f"{path} is a link out of the checkpoint folder: copy the file into the folder"
             )
         return path
-    raise ConfigError(
-        f"{folder} has no {' and no '.join(dict.fromkeys(names))}; a checkpoint folder needs {WEIGHTS_FILE}, "
-        f"{OPTIONS_FILE}, {TOKENS_FILE} and, with CMVN, {CMVN_FILE}: copy it there"
-    )
+    return None
 
 
 def _checked(
@@ -176,12 +182,10 @@ def _cmvn(
     if options.cmvn_file is None:
         return None
     inner = tuple(weights[name].float() for name in CMVN_KEYS if name in weights)
-    try:
-        path = _inside(folder, options.cmvn_file, CMVN_FILE)
-    except ConfigError:
-        if len(inner) == 2 and ".." not in options.cmvn_file:
-            return inner[0], inner[1]
-        raise
+    path = _find(folder, options.cmvn_file, CMVN_FILE)
+    if path is None and len(inner) == 2:
+        return inner[0], inner[1]
+    path = path or _inside(folder, options.cmvn_file, CMVN_FILE)
     outer = read_cmvn(path, options.cmvn_is_json, options.features.num_mels)
     if len(inner) == 2 and not all(
         a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-3)

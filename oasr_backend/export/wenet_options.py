@@ -89,7 +89,9 @@ class Section:
 
     def __init__(self, source: str, values: Any) -> None:
         if not isinstance(values, dict):
-            raise ConfigError(f"{source} is {shown(values)}; it must be a mapping: correct it")
+            raise ConfigError(
+                f"{source.rstrip('. :')} is {shown(values)}; it must be a mapping: correct it"
+            )
         self._source = source
         self._values: dict[Any, Any] = dict(values)
 

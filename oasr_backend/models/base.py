@@ -27,11 +27,14 @@ class TranscribeOptions:
     language: an ISO 639-1 code, or None for the model's own choice.
     task: "transcribe", or "translate" (to English) where the model can.
     words: whether words with times are wanted; they cost an alignment.
+    speech_frames: whether it is wanted how much of the audio is speech; the voice detector then hears all of it. Not
+        the client asks for that, but the engine, where jobs are ordered by it.
     """
 
     language: str | None = None
     task: str = "transcribe"
     words: bool = False
+    speech_frames: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,14 @@ class Prepared:
     features: (mels, frames) float32, of the piece alone, without padding.
     num_frames: the length of the audio in frames of 10 ms, what the scheduler counts.
     has_speech: False where there is nothing to transcribe; such a piece never enters a batch.
+    speech_frames: frames of 10 ms with speech; None where that was not asked for, or no voice detector ran.
     """
 
     features: NDArray[np.float32]
     num_frames: int
     options: TranscribeOptions
     has_speech: bool = True
+    speech_frames: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,5 +100,8 @@ class Recognizer(Protocol):
     def transcribe(self, batch: Sequence[Prepared]) -> list[Transcript]:
         """Return one transcript for each piece, in order. Never lets a piece's text depend on the others."""
 
-    def prewarm(self, batch_sizes: Sequence[int]) -> None:
-        """Run each batch size once, so that the first request finds everything allocated."""
+    def rehearse(self, num_rows: int, num_frames: int) -> None:
+        """Run a batch that takes as long as so many rows of speech of that length do, whatever comes out.
+
+        The engine does so before the first request, which then finds everything allocated, and measures it.
+        """

@@ -43,17 +43,17 @@ class FeatureSettings:
 
 @dataclass(frozen=True, slots=True)
 class StreamingSettings:
-    """What `chunk.onnx` caches of a stream, and the chunks it was checked with.
+    """What `chunk.onnx` caches of a stream, and the chunks that are meant for it.
 
-    num_layers, num_heads, key_value_size: a cached frame is (num_layers, num_heads, key_value_size) float32.
-    conv_frames, conv_size: the convolution cache of a stream is (num_layers, conv_frames, conv_size) float32.
-    chunk_size: encoder frames of a chunk; the graph takes any number.
-    num_left_chunks: chunks of the past that a chunk should see; -1 for all. What is seen is up to `cache_length`.
+    num_planes, plane_width: a cached frame is (num_planes, plane_width) float32 in the pool.
+    conv_layers, conv_frames, conv_size: the convolution cache of a stream is (layers, frames, size) float32.
+    chunk_size: encoder frames of a chunk. The graph takes any number.
+    num_left_chunks: chunks of the past that a chunk should see; -1 for all. The graph goes by `cache_length`.
     """
 
-    num_layers: int
-    num_heads: int
-    key_value_size: int
+    num_planes: int
+    plane_width: int
+    conv_layers: int
     conv_frames: int
     conv_size: int
     chunk_size: int = 16
@@ -69,6 +69,7 @@ class Bundle:
     tokens: by id, `blank_id` among them. "▁" stands for a space.
     token_separator: what stands between tokens in a text.
     streaming: None where the model cannot stream and there is no `chunk.onnx`.
+    offline_chunk_size: the `chunk_size` that `encoder.onnx` should get; 0 for full context.
     """
 
     tokens: tuple[str, ...]
@@ -78,6 +79,7 @@ class Bundle:
     token_separator: str = ""
     subsampling: int = 4
     context_frames: int = 7
+    offline_chunk_size: int = 0
 
     def chunk_frames(self, num_encoder_frames: int) -> int:
         """Return how many feature frames so many encoder frames need."""

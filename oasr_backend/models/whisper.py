@@ -31,7 +31,7 @@ from oasr_backend.models.whisper_config import WhisperConfig as WhisperConfig
 from oasr_backend.models.whisper_folder import find_model
 from oasr_backend.models.whisper_vocabulary import Vocabulary
 from oasr_backend.models.whisper_words import compression_ratio, ends_in_repetition, timed_words
-from oasr_backend.vad import SpeechDetector
+from oasr_backend.vad import MIN_SPEECH_S, SpeechDetector
 
 LOGGER = logging.getLogger(__name__)
 
@@ -48,6 +48,9 @@ probable than this is doubtful, and nothing but silence where the model also say
 
 SECOND_TRY: Final = {"no_repeat_ngram_size": 4, "repetition_penalty": 1.1}
 """Where Whisper samples at a higher temperature, we forbid the repetition: the same audio gives the same text."""
+
+TYPICAL_TOKENS_PER_SECOND = 3.5
+"""86 tokens in the 24.7 s of read English in tests/data/librivox."""
 
 MAX_TOKENS = 224
 """Half of the decoder's context: Whisper's own limit for the text of a window."""
@@ -98,6 +101,7 @@ class WhisperRecognizer:
         self._detector = detector or SpeechDetector()
         self._model = _load(str(folder), self.config)
         self._num_mels = int(self._model.n_mels)
+        self._nothing = np.zeros((self._num_mels, 0), np.float32)
         self._can_align = "alignment_heads" in json.loads(
             (folder / "config.json").read_text("utf-8")
         )
@@ -133,11 +137,11 @@ class WhisperRecognizer:
     def prepare(self, samples: Samples, options: TranscribeOptions) -> Prepared:
         """Return the features of one piece, (samples,) float32 at 16 kHz of at most 30 s."""
         num_frames = -(-len(samples) // HOP_SAMPLES)
-        if not self._has_speech(samples):
-            return Prepared(
-                np.zeros((self._num_mels, 0), np.float32), num_frames, options, has_speech=False
-            )
-        return Prepared(log_mel(amplified(samples), self._num_mels), num_frames, options)
+        has_speech, speech_frames = self._find_speech(samples, options.speech_frames)
+        if not has_speech:
+            return Prepared(self._nothing, num_frames, options, has_speech=False)
+        features = log_mel(amplified(samples), self._num_mels)
+        return Prepared(features, num_frames, options, speech_frames=speech_frames)
 
     def window_frames(self, num_frames: int) -> int:
         """Return the frames that a piece of `num_frames` costs: the window that it is encoded in."""
@@ -156,25 +160,36 @@ class WhisperRecognizer:
             results.update(zip(rows, transcripts, strict=True))
         return [results[index] for index in range(len(batch))]
 
-    def prewarm(self, batch_sizes: Sequence[int]) -> None:
-        """Run each batch size once on silence; on a CPU in a window of a second.
+    def rehearse(self, num_rows: int, num_frames: int) -> None:
+        """Run silence, and have the decoder write as many tokens as speech of that length has.
 
-        There a first batch takes no longer than a second one (0.80 and 0.78 s at size 1), and full windows would
-        delay every start by 0.8 s a row.
+        Time depends on the number of tokens, not on which they are: six seconds rehearsed took 0.46 s, a clip of that
+        length with 21 tokens 0.46 s. What ends a text is suppressed, so that the number is certain.
         """
-        window = WINDOW_FRAMES if self._model.device == "cuda" else FRAMES_PER_SECOND
-        nothing = np.zeros((self._num_mels, 0), np.float32)
-        silence = Prepared(nothing, FRAMES_PER_SECOND, TranscribeOptions())
-        for batch_size in batch_sizes:
-            encoded = self._encode([silence] * batch_size, window)
-            self._generate(encoded, [self._prompt("en", "transcribe")] * batch_size, max_length=8)
-
-    def _has_speech(self, samples: Samples) -> bool:
-        if len(samples) < MIN_SPEECH_SAMPLES:
-            return False
-        return not self.config.vad_filter or self._detector.has_speech(
-            samples, self.config.vad_threshold
+        silence = Prepared(self._nothing, num_frames, TranscribeOptions())
+        encoded = self._encode([silence] * num_rows, self.window_frames(num_frames))
+        languages = self._languages(encoded, [silence] * num_rows)
+        num_tokens = round(TYPICAL_TOKENS_PER_SECOND * num_frames / FRAMES_PER_SECOND)
+        self._generate(
+            encoded,
+            [self._prompt(language, "transcribe") for language in languages],
+            # CTranslate2 takes half of it for the text.
+            max_length=2 * min(MAX_TOKENS, max(1, num_tokens)),
+            # -1 stands for those that the model always suppresses.
+            suppress_tokens=[-1, self.vocabulary.end],
         )
+
+    def _find_speech(self, samples: Samples, count: bool) -> tuple[bool, int | None]:
+        """Return whether somebody speaks and, where that is wanted and the detector is on, for how many frames."""
+        if len(samples) < MIN_SPEECH_SAMPLES:
+            return False, None
+        if not self.config.vad_filter:
+            return True, None
+        threshold = self.config.vad_threshold
+        if not count:
+            return self._detector.has_speech(samples, threshold), None
+        speech_s = self._detector.speech_seconds(samples, threshold)
+        return speech_s >= MIN_SPEECH_S, round(speech_s * FRAMES_PER_SECOND)
 
     def _transcribe_window(self, pieces: Sequence[Prepared], window: int) -> list[Transcript]:
         encoded = self._encode(pieces, window)
@@ -222,7 +237,7 @@ class WhisperRecognizer:
             self.vocabulary.no_timestamps,
         ]
 
-    def _generate(self, encoded: Any, prompts: list[list[int]], **settings: float) -> list[_Draft]:
+    def _generate(self, encoded: Any, prompts: list[list[int]], **settings: Any) -> list[_Draft]:
         results = self._model.generate(
             encoded,
             prompts,

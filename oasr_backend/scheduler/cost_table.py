@@ -8,6 +8,7 @@ of `fixed` and `slope` themselves. It knows nothing of requests or clocks.
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import pairwise
 from typing import Any
 
 PRIOR_FIXED_S = 0.010
@@ -22,6 +23,9 @@ PRIOR_WEIGHT = 1.0
 
 MIN_TIME_S = 1e-6
 
+MAX_KNOWN = 1 << 16
+"""Batches whose time is kept once it is worked out."""
+
 
 class CostTable:
     """The time of a batch by its rows and its longest row, in seconds and frames of 10 ms."""
@@ -32,17 +36,32 @@ class CostTable:
         # rows → [(longest, seconds)], both ascending.
         self._grid: dict[int, list[tuple[int, float]]] = {}
         self._rungs: list[int] = []
+        # What was read off the grid before: selections ask for the same batches again and again.
+        self._known: dict[tuple[int, int], float] = {}
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
         self._offset_s, self._scale = 0.0, 1.0
 
     def measure(self, num_rows: int, longest: int, seconds: float) -> None:
-        """Take a measurement made at load; the base then goes through it."""
-        points = dict(self._grid.get(num_rows, ()))
-        points[longest] = seconds
-        self._grid[num_rows] = sorted(points.items())
+        """Take a measurement made at load; the base then goes through it.
+
+        A disturbance only lengthens a batch: one that took longer than a larger one counts as long as that.
+        """
+        grid = {rows: dict(points) for rows, points in self._grid.items()}
+        grid.setdefault(num_rows, {})[longest] = seconds
+        rungs = sorted(grid, reverse=True)
+        for larger, smaller in pairwise(rungs):
+            for frames, limit_s in grid[larger].items():
+                if frames in grid[smaller]:
+                    grid[smaller][frames] = min(grid[smaller][frames], limit_s)
+        self._grid = {rows: sorted(points.items()) for rows, points in grid.items()}
+        self._known.clear()
         self._rungs = sorted(self._grid)
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
         self._offset_s, self._scale = 0.0, 1.0
+
+    def is_measured(self, num_rows: int, longest: int) -> bool:
+        """Tell whether a batch of exactly that shape was measured."""
+        return any(frames == longest for frames, _ in self._grid.get(num_rows, ()))
 
     def observe(self, num_rows: int, longest: int, seconds: float) -> None:
         """Learn from a step that ran: O(1)."""
@@ -57,11 +76,7 @@ class CostTable:
 
     def batch_time_s(self, num_rows: int, longest: int) -> float:
         """Return the estimated time of a batch, in seconds, above 0."""
-        base = (
-            self._base_s(num_rows, longest)
-            if self._grid
-            else self._fixed_s + self._slope_s * num_rows * longest
-        )
+        base = self._base_s(num_rows, longest)
         time_s = self._offset_s + self._scale * base
         return time_s if time_s > MIN_TIME_S else MIN_TIME_S
 
@@ -97,6 +112,14 @@ class CostTable:
     def _base_s(self, num_rows: int, longest: int) -> float:
         if not self._grid:
             return self._fixed_s + self._slope_s * num_rows * longest
+        time_s = self._known.get((num_rows, longest))
+        if time_s is None:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            time_s = self._known[num_rows, longest] = self._measured_s(num_rows, longest)
+        return time_s
+
+    def _measured_s(self, num_rows: int, longest: int) -> float:
         index = bisect_left(self._rungs, num_rows)
         if index == len(self._rungs):  # beyond the top rung, in proportion to it
             top = self._rungs[-1]

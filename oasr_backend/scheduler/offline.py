@@ -38,6 +38,7 @@ class OfflineBacklog:
         self._shares = shares
         self._lanes: dict[Tenant, _Lane] = {}
         self._num_waiting = 0
+        self._num_past_switches = 0
         if shares is None:
             self._lanes[None] = _Lane(context)
 
@@ -59,12 +60,15 @@ class OfflineBacklog:
         lane.policy.remove(request)
         self._num_waiting -= 1
         if self._shares is not None and not lane.queue:
+            self._num_past_switches += lane.policy.num_switches
             del self._lanes[tenant]
 
     @property
     def num_switches(self) -> int:
-        """How often the policies at hand have switched between others."""
-        return sum(lane.policy.num_switches for lane in self._lanes.values())
+        """How often the policies have switched between others."""
+        return self._num_past_switches + sum(
+            lane.policy.num_switches for lane in self._lanes.values()
+        )
 
     def oldest(self) -> Request | None:
         """Return the request that arrived first."""

@@ -1,11 +1,14 @@
-"""What arrives: when, and how long. Everything is drawn from a seed."""
+"""What arrives: when, and how long. Everything is drawn from a seed, or read from a trace (trace.py).
+
+It knows nothing of schedulers or services.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from oasr_backend.request import FRAMES_PER_SECOND
 
@@ -45,16 +48,83 @@ LENGTHS: dict[str, Length] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A stretch of a workload: so many requests, `rate` a second in the mean (inf: all at once), of those lengths."""
+
+    num_requests: int
+    rate: float
+    lengths: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What arrives, as a description from which every seed draws its own arrivals.
+
+    modes: one after the other; more than one is a drift.
+    tenants: names and their shares of the arrivals; none at all where it is empty.
+    trace: arrivals as they are, in place of modes; then every seed gives the same.
+    is_backlog: everything waits from the start, whatever the rates.
+    """
+
+    modes: tuple[Mode, ...] = ()
+    tenants: tuple[tuple[str, float], ...] = ()
+    trace: tuple[Arrival, ...] = ()
+    is_backlog: bool = False
+
+    def arrivals(self, seed: int) -> list[Arrival]:
+        """Return the arrivals of one seed, in order of time."""
+        arrivals = list(self.trace) or joined(
+            [
+                poisson(mode.num_requests, mode.rate, LENGTHS[mode.lengths], _seed(seed, index))
+                for index, mode in enumerate(self.modes)
+            ]
+        )
+        if self.tenants:
+            arrivals = _with_tenants(arrivals, self.tenants, random.Random(f"tenants {seed}"))
+        if self.is_backlog:
+            arrivals = [replace(arrival, time_s=0.0) for arrival in arrivals]
+        return arrivals
+
+    def as_backlog(self) -> Workload:
+        """Return the same requests, all waiting from the start."""
+        return replace(self, is_backlog=True)
+
+
+def steady(num_requests: int, rate: float, lengths: str) -> Workload:
+    """Return Poisson arrivals of one kind."""
+    return Workload((Mode(num_requests, rate, lengths),))
+
+
+def load_drift(
+    num_requests: int, light_rate: float, overload_rate: float, lengths: str
+) -> Workload:
+    """Return light load, overload, light load: a quarter, a half and a quarter of the requests."""
+    quarter = num_requests // 4
+    light = Mode(quarter, light_rate, lengths)
+    return Workload((light, Mode(num_requests - 2 * quarter, overload_rate, lengths), light))
+
+
+def length_drift(num_requests: int, rate: float) -> Workload:
+    """Return LibriSpeech-like lengths, then uniform ones, at one rate: half of the requests each."""
+    half = num_requests // 2
+    return Workload((Mode(half, rate, "librispeech"), Mode(num_requests - half, rate, "uniform")))
+
+
 def poisson(num_requests: int, rate: float, length: Length, seed: int) -> list[Arrival]:
-    """Return arrivals at `rate` a second in the mean, independent of each other."""
-    return list(
-        _at_gaps(num_requests, length, random.Random(seed), lambda rng: rng.expovariate(rate))
-    )
+    """Return arrivals at `rate` a second in the mean, independent of each other; at once where it is inf."""
+    rng = random.Random(seed)
+    time_s = 0.0
+    arrivals = []
+    for _ in range(num_requests):
+        time_s += rng.expovariate(rate) if rate < math.inf else 0.0
+        arrivals.append(Arrival(time_s, round(length(rng) * FRAMES_PER_SECOND)))
+    return arrivals
 
 
 def burst(num_requests: int, length: Length, seed: int) -> list[Arrival]:
     """Return arrivals all at once."""
-    return list(_at_gaps(num_requests, length, random.Random(seed), lambda _: 0.0))
+    return poisson(num_requests, math.inf, length, seed)
 
 
 def joined(parts: Sequence[Sequence[Arrival]]) -> list[Arrival]:
@@ -62,18 +132,18 @@ def joined(parts: Sequence[Sequence[Arrival]]) -> list[Arrival]:
     arrivals: list[Arrival] = []
     for part in parts:
         start_s = arrivals[-1].time_s if arrivals else 0.0
-        arrivals += [Arrival(start_s + a.time_s, a.num_frames, a.tenant) for a in part]
+        arrivals += [replace(a, time_s=start_s + a.time_s) for a in part]
     return arrivals
 
 
-def _at_gaps(
-    num_requests: int, length: Length, rng: random.Random, gap: Callable[[random.Random], float]
-) -> Iterator[Arrival]:
-    time_s = 0.0
-    for _ in range(num_requests):
-        time_s += gap(rng)
-        yield Arrival(time_s, _frames(length(rng)))
+def _with_tenants(
+    arrivals: Sequence[Arrival], tenants: Sequence[tuple[str, float]], rng: random.Random
+) -> list[Arrival]:
+    names, shares = zip(*tenants, strict=True)
+    drawn = rng.choices(names, shares, k=len(arrivals))
+    return [replace(a, tenant=name) for a, name in zip(arrivals, drawn, strict=True)]
 
 
-def _frames(duration_s: float) -> int:
-    return round(duration_s * FRAMES_PER_SECOND)
+def _seed(seed: int, index: int) -> int:
+    # The first mode of a seed is that seed's own, so that a workload of one mode is what `poisson` gives.
+    return seed + 1_000_003 * index

@@ -34,8 +34,8 @@ class TritonMetrics:
     def add(self, name: str, amount: float, **labels: str) -> None:
         self._amounts[(name, *labels.items())] += amount
 
-    def set(self, name: str, value: float) -> None:
-        self._values[(name,)] = value
+    def set(self, name: str, value: float, **labels: str) -> None:
+        self._values[(name, *labels.items())] = value
 
     def observe(self, name: str, value: float) -> None:
         self._metric((name,)).observe(value)

@@ -29,17 +29,17 @@ class OfflineModel:
     """What a model.py of whole utterances delegates to."""
 
     def __init__(self, pb_utils: Any, args: dict[str, str]) -> None:
-        """Load the model, run every batch size once, and start the engine; ConfigError where it cannot."""
+        """Load the model, run and measure the batch sizes, and start the engine; ConfigError where it cannot."""
         self._pb_utils = pb_utils
         log_to_triton(pb_utils)
         keep_freed_memory()
         settings = read_settings(json.loads(args["model_config"]))
         recognizer = settings.family.load(settings.family_options)
         config = settings.engine_config(recognizer.fixed_window_frames)
-        recognizer.prewarm(config.preferred_batch_size or (1,))
         self._metrics = TritonMetrics(pb_utils, settings.model_name)
         self._numbers = count()
         self._engine = OfflineEngine(config, recognizer, self._metrics)
+        self._engine.warm_up()
         self._engine.start()
 
     def execute(self, requests: Sequence[Any]) -> None:

@@ -61,12 +61,15 @@ class TritonPythonModel:
 def copy_model(
     repository: Path, name: str = "asr_offline", model_py: str | None = None, **edits: str
 ) -> Path:
-    """Copy the shipped model into `repository` under a name; edit parameters, or fields as `max_queue_size`."""
+    """Copy the shipped model into `repository` under a name; edit parameters, or fields as `max_queue_size`.
+
+    It starts at once, without measuring what batches cost, unless a test says otherwise.
+    """
     folder = repository / name
     shutil.copytree(SHIPPED / "asr_offline", folder, ignore=shutil.ignore_patterns("__pycache__"))
     config = folder / "config.pbtxt"
     text = config.read_text()
-    for key, value in edits.items():
+    for key, value in {"measure_costs_s": "0", **edits}.items():
         text = edit_config(text, key, value)
     config.write_text(text)
     if model_py is not None:

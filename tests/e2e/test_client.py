@@ -15,8 +15,8 @@ import pytest
 import soundfile
 import soxr
 
-from oasr_backend.triton.server import ServerOptions, TritonServer
 from oasr_backend.wer import fold, word_error_rate
+from tests.e2e.server_fixture import RunningServer
 
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "client_examples" / "transcribe.py"
@@ -37,7 +37,7 @@ def command(url: str, *arguments: object, protocol: str = "grpc") -> list[str]:
 
 
 def run_client(
-    server: TritonServer, *arguments: object, protocol: str = "grpc"
+    server: RunningServer, *arguments: object, protocol: str = "grpc"
 ) -> subprocess.CompletedProcess[str]:
     url = server.grpc_url if protocol == "grpc" else server.http_url
     return subprocess.run(
@@ -50,7 +50,7 @@ def run_client(
 
 
 def transcribe(
-    server: TritonServer, *arguments: object, protocol: str = "grpc"
+    server: RunningServer, *arguments: object, protocol: str = "grpc"
 ) -> list[tuple[str, str]]:
     """Return (file, text) of every line printed by a run in which nothing failed."""
     result = run_client(server, *arguments, protocol=protocol)
@@ -61,12 +61,9 @@ def transcribe(
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+def server(asr_server: RunningServer) -> RunningServer:
     """The shipped model repository on a real tritonserver."""
-    options = ServerOptions(model_repositories=(str(ROOT / "model_repository"),))
-    log_path = tmp_path_factory.mktemp("server") / "server.log"
-    with log_path.open("wb") as log, TritonServer(options.with_free_ports(), log=log) as running:
-        yield running
+    return asr_server
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +72,7 @@ def clips() -> dict[Path, str]:
 
 
 @pytest.fixture(scope="module")
-def texts(server: TritonServer, clips: dict[Path, str]) -> dict[Path, str]:
+def texts(server: RunningServer, clips: dict[Path, str]) -> dict[Path, str]:
     """The text of every clip, sent over gRPC all at once."""
     pairs = transcribe(server, *clips, "--concurrency", len(clips))
     return {Path(file): text for file, text in pairs}
@@ -99,7 +96,7 @@ def test_clips_of_a_few_words_come_back_with_at_most_fifteen_percent_word_errors
 
 @pytest.mark.parametrize(("protocol", "concurrency"), [("grpc", 1), ("http", 1), ("http", 5)])
 def test_text_is_the_same_over_both_protocols_alone_and_among_others(
-    server: TritonServer, texts: dict[Path, str], protocol: str, concurrency: int
+    server: RunningServer, texts: dict[Path, str], protocol: str, concurrency: int
 ) -> None:
     clips = list(references("librivox"))
     heard = transcribe(server, *clips, "--concurrency", concurrency, protocol=protocol)
@@ -107,7 +104,7 @@ def test_text_is_the_same_over_both_protocols_alone_and_among_others(
 
 
 def test_lines_come_in_the_order_of_the_arguments(
-    server: TritonServer, texts: dict[Path, str]
+    server: RunningServer, texts: dict[Path, str]
 ) -> None:
     clips = [CLIP, *references("cards")]
     longest_first = sorted(clips, key=lambda clip: clip.stat().st_size, reverse=True)
@@ -128,7 +125,7 @@ def write_44_khz_stereo(samples: np.ndarray, path: Path) -> Path:
 
 @pytest.mark.parametrize("write", [write_8_khz, write_44_khz_stereo])
 def test_a_clip_at_another_rate_gives_the_text_of_its_original(
-    server: TritonServer,
+    server: RunningServer,
     texts: dict[Path, str],
     tmp_path: Path,
     write: Callable[[np.ndarray, Path], Path],
@@ -140,7 +137,7 @@ def test_a_clip_at_another_rate_gives_the_text_of_its_original(
 
 
 def test_a_clip_in_another_format_gives_exactly_the_text_of_its_original(
-    server: TritonServer, texts: dict[Path, str], tmp_path: Path
+    server: RunningServer, texts: dict[Path, str], tmp_path: Path
 ) -> None:
     samples, sample_rate_hz = soundfile.read(SHORT_CLIP)
     formats = [("a.wav", "PCM_24"), ("b.wav", "FLOAT"), ("c.flac", "PCM_16"), ("d.aiff", "PCM_32")]
@@ -150,7 +147,7 @@ def test_a_clip_in_another_format_gives_exactly_the_text_of_its_original(
     assert [text for _, text in heard] == [texts[SHORT_CLIP]] * len(formats)
 
 
-def test_a_file_without_samples_has_an_empty_text(server: TritonServer, tmp_path: Path) -> None:
+def test_a_file_without_samples_has_an_empty_text(server: RunningServer, tmp_path: Path) -> None:
     path = tmp_path / "empty.wav"
     soundfile.write(path, np.zeros(0), 16000)
     assert transcribe(server, path) == [(str(path), "")]
@@ -158,7 +155,7 @@ def test_a_file_without_samples_has_an_empty_text(server: TritonServer, tmp_path
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_bad_file_is_reported_and_the_rest_goes_on(
-    server: TritonServer, texts: dict[Path, str], tmp_path: Path, protocol: str
+    server: RunningServer, texts: dict[Path, str], tmp_path: Path, protocol: str
 ) -> None:
     missing, not_audio, broken = tmp_path / "a.wav", tmp_path / "b.wav", tmp_path / "c.wav"
     not_audio.write_text("words, but none that one can hear")
@@ -178,7 +175,7 @@ def test_a_bad_file_is_reported_and_the_rest_goes_on(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_json_gives_an_object_a_line_with_timed_words(
-    server: TritonServer, texts: dict[Path, str], protocol: str
+    server: RunningServer, texts: dict[Path, str], protocol: str
 ) -> None:
     result = run_client(server, "--json", CLIP, SHORT_CLIP, protocol=protocol)
     assert (result.returncode, result.stderr) == (0, "")
@@ -194,12 +191,12 @@ def test_json_gives_an_object_a_line_with_timed_words(
         assert 0 <= times[0] < times[-1] <= line["duration_s"] + 0.1
 
 
-def test_every_option_reaches_the_server(server: TritonServer, texts: dict[Path, str]) -> None:
+def test_every_option_reaches_the_server(server: RunningServer, texts: dict[Path, str]) -> None:
     options = ["--language", "en", "--task", "transcribe", "--priority", 0, "--deadline-ms", 60000]
     assert transcribe(server, *options, SHORT_CLIP) == [(str(SHORT_CLIP), texts[SHORT_CLIP])]
 
 
-def test_an_option_that_the_model_refuses_is_reported(server: TritonServer) -> None:
+def test_an_option_that_the_model_refuses_is_reported(server: RunningServer) -> None:
     result = run_client(server, "--task", "sing", SHORT_CLIP)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith(f"{SHORT_CLIP}: ")
@@ -221,7 +218,7 @@ def test_a_server_that_cannot_be_reached_is_one_line(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_model_that_is_not_served_is_one_line(server: TritonServer, protocol: str) -> None:
+def test_a_model_that_is_not_served_is_one_line(server: RunningServer, protocol: str) -> None:
     result = run_client(server, "--model", "no_such_model", CLIP, protocol=protocol)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("error: the server at ")
@@ -239,7 +236,7 @@ def heeding_ctrl_c() -> Iterator[None]:
 @pytest.mark.usefixtures("heeding_ctrl_c")
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_ctrl_c_stops_at_once_and_keeps_what_was_printed(
-    server: TritonServer, protocol: str
+    server: RunningServer, protocol: str
 ) -> None:
     url = server.grpc_url if protocol == "grpc" else server.http_url
     arguments = command(url, *[SHORT_CLIP] * 300, "--concurrency", 2, protocol=protocol)

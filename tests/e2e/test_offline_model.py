@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from oasr_backend.engine.costs import read_cost_table
+from oasr_backend.scheduler import CostTable
 from oasr_backend.triton.server import TritonServer
 from oasr_backend.wer import word_error_rate
 from tests.e2e.asr import (
     FAULTY_MODEL,
-    SHIPPED,
     Client,
     batch_sizes,
     clips,
@@ -36,9 +37,8 @@ def log(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(log):
-    with serve(SHIPPED, log) as running:
-        yield running
+def server(asr_server):
+    return asr_server
 
 
 @pytest.fixture(scope="module")
@@ -283,6 +283,15 @@ def test_metrics_tell_outcomes_and_audio(server, client, alone):
     assert after['oasr_backlog_requests{model="asr_offline"}'] == 0
 
 
+def test_metrics_tell_what_batches_cost(server, client, alone):
+    name = 'oasr_batch_cost_seconds{frames="3000",model="asr_offline",rows="%d"}'
+    found = metrics(server)
+    costs_s = [found[name % rows] for rows in (1, 2, 4)]
+    assert 0.01 < costs_s[0] < 30
+    # However noisy the machine: more rows take longer.
+    assert costs_s[0] < costs_s[2]
+
+
 class Held:
     """A server whose model can be held before a batch, so that a test can look at what waits meanwhile."""
 
@@ -437,12 +446,16 @@ def test_a_request_past_its_deadline_is_unavailable(holding, alone):
     assert holding.client.transcribe(samples, deadline_ms=60000).text == text
 
 
-def test_stopping_under_load_answers_what_was_accepted_and_leaves_no_process(tmp_path, log, alone):
-    folder = copy_model(tmp_path, model_py=FAULTY_MODEL)
+def test_stopping_under_load_answers_what_was_accepted_and_leaves_the_learnt_costs_and_no_process(
+    tmp_path, log, alone
+):
+    repository, cost_table = tmp_path / "models", tmp_path / "costs.json"
+    folder = copy_model(repository, model_py=FAULTY_MODEL, cost_table_path=str(cost_table))
     samples, text = alone["001.wav"]
-    server = serve(tmp_path, log)
+    server = serve(repository, log)
     server.start()
     server.wait_ready()
+    assert read_cost_table(cost_table).as_dict() == CostTable().as_dict()  # nothing was measured
     holding = Held(folder, server)
     holding.hold()
     stub = stub_pid(server, "asr_offline")
@@ -460,6 +473,7 @@ def test_stopping_under_load_answers_what_was_accepted_and_leaves_no_process(tmp
     assert [result.text for result in results] == [text] * 12
     assert code == 0
     assert not Path(f"/proc/{stub}").exists()
+    assert read_cost_table(cost_table).batch_time_s(4, 3000) > CostTable().batch_time_s(4, 3000)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 
@@ -12,6 +13,7 @@ from oasr_backend.config import EngineConfig
 from oasr_backend.engine.job import Utterance
 from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.models.whisper import WhisperRecognizer
+from tests.fakes import InlineExecutor
 
 DATA = Path(__file__).parents[1] / "data"
 POLICIES = ["fcfs", "bucket", "window", "sjf", "hrrn", "cost", "adaptive"]
@@ -51,6 +53,25 @@ def texts_under(policy, recognizer):
 @pytest.fixture(scope="module")
 def texts_of_fcfs(recognizer):
     return texts_under("fcfs", recognizer)
+
+
+def size_of(recognizer, samples, **options):
+    """Return the size that an utterance waits with in the scheduler."""
+    config = EngineConfig(fixed_window_frames=recognizer.fixed_window_frames, **options)
+    engine = OfflineEngine(config, recognizer, preparer=InlineExecutor())
+    engine.add_request(Utterance("a", samples), lambda result: None)
+    while engine._scheduler.num_waiting == 0:
+        engine.take_commands(10.0)
+    return engine._scheduler.find_request("a/0").size
+
+
+def test_silence_around_a_clip_counts_unless_jobs_are_ordered_by_their_speech(recognizer):
+    clip, _ = soundfile.read(next(DATA.glob("librivox/*.wav")), dtype="float32")
+    silence = np.zeros(5 * 16_000, np.float32)
+    padded = np.concatenate([silence, clip, silence])
+    assert size_of(recognizer, padded) == size_of(recognizer, clip) + 1000
+    speech_frames = size_of(recognizer, clip, job_size="vad")
+    assert size_of(recognizer, padded, job_size="vad") == pytest.approx(speech_frames, abs=20)
 
 
 @pytest.mark.parametrize("policy", POLICIES[1:])

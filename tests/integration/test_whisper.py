@@ -229,11 +229,36 @@ def test_english_is_accepted_by_an_english_model(whisper, language):
     whisper.check_options(TranscribeOptions(language=language))
 
 
-def test_every_batch_size_is_run_before_the_first_request(whisper, monkeypatch):
-    model = LoopsOnce(whisper._model, 0, [5])
-    monkeypatch.setattr(whisper, "_model", model)
-    whisper.prewarm([1, 2])
-    assert [num_rows for num_rows, _ in model.settings] == [1, 2]
+@pytest.mark.parametrize(("num_frames", "num_tokens"), [(1, 1), (200, 7), (600, 21)])
+def test_a_rehearsal_decodes_what_speech_of_that_length_has(
+    whisper, monkeypatch, num_frames, num_tokens
+):
+    drafts = []
+    generate = whisper._generate
+    monkeypatch.setattr(
+        whisper, "_generate", lambda *given, **more: drafts.extend(generate(*given, **more))
+    )
+    whisper.rehearse(2, num_frames)
+    assert [len(draft.tokens) for draft in drafts] == [num_tokens] * 2
+
+
+def test_only_speech_counts_where_jobs_are_ordered_by_it(whisper):
+    speech = read(DATA / "librivox" / "sense_and_sensibility_01_austen_64kb-0930.wav")
+    padded_clip = np.concatenate([np.zeros(6 * 16_000, np.float32), speech])
+    counted = TranscribeOptions(speech_frames=True)
+    plain, padded_piece = (whisper.prepare(each, counted) for each in (speech, padded_clip))
+    assert plain.num_frames * 0.6 < plain.speech_frames < plain.num_frames
+    assert padded_piece.num_frames == plain.num_frames + 600
+    assert padded_piece.speech_frames == pytest.approx(plain.speech_frames, abs=20)
+    assert whisper.prepare(speech, PLAIN).speech_frames is None
+    assert not whisper.prepare(np.zeros(48_000, np.float32), counted).has_speech
+
+
+def test_without_the_voice_detector_no_speech_is_counted(whisper, monkeypatch):
+    monkeypatch.setattr(whisper, "config", WhisperConfig(vad_filter=False))
+    speech = read(next(iter(REFERENCES)))
+    prepared = whisper.prepare(speech, TranscribeOptions(speech_frames=True))
+    assert (prepared.has_speech, prepared.speech_frames) == (True, None)
 
 
 def test_memory_does_not_grow_over_many_batches(whisper):
@@ -332,6 +357,16 @@ def test_a_detected_language_does_not_depend_on_batch_mates(multilingual, noises
     assert [(each.language, each.text) for each in together] == [
         (each.language, each.text) for each in apart
     ]
+
+
+def test_a_multilingual_model_rehearses_too(multilingual, monkeypatch):
+    drafts = []
+    generate = multilingual._generate
+    monkeypatch.setattr(
+        multilingual, "_generate", lambda *given, **more: drafts.extend(generate(*given, **more))
+    )
+    multilingual.rehearse(2, 600)
+    assert len(drafts) == 2
 
 
 def test_every_language_is_accepted_and_others_are_refused(multilingual):

@@ -2,6 +2,7 @@
 
 import threading
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -295,6 +296,33 @@ def test_priorities_reach_the_scheduler():
     driver.add("urgent", 1700)
     driver.run()
     assert driver.recognizer.batches == [[1700], [1600]]
+
+
+@pytest.mark.parametrize(
+    ("job_size", "order"),
+    [("frames", [[4800], [9600], [12800]]), ("vad", [[12800], [4800], [9600]])],
+)
+def test_jobs_may_be_ordered_by_their_speech_alone(job_size, order):
+    driver = Driver(max_batch_size=1, schedule_policy="sjf", job_size=job_size)
+    driver.add("chatty", 9600)
+    driver.add("brief", 4800)
+    mostly_silent = np.zeros(12800, np.float32)
+    mostly_silent[:1600] = 0.5
+    driver.engine.add_request(Utterance("silent", mostly_silent), driver.take)
+    driver.run()
+    assert driver.recognizer.batches == order
+
+
+def test_a_recognizer_that_counts_no_speech_has_its_jobs_ordered_by_length():
+    class Deaf(FakeRecognizer):
+        def prepare(self, samples, options):
+            return replace(super().prepare(samples, options), speech_frames=None)
+
+    driver = Driver(Deaf(), max_batch_size=1, schedule_policy="sjf", job_size="vad")
+    driver.add("long", 9600)
+    driver.add("short", 4800)
+    driver.run()
+    assert driver.recognizer.batches == [[4800], [9600]]
 
 
 @pytest.mark.parametrize(

@@ -271,6 +271,13 @@ class TestCostTable:
         assert table.batch_time_s(1, 1000) == pytest.approx(0.09, rel=0.02)
         assert table.batch_time_s(4, 1000) == pytest.approx(0.27, rel=0.05)
 
+    def test_a_disturbed_measurement_counts_as_long_as_a_larger_batch(self):
+        table = CostTable()
+        table.measure(1, 100, 0.9)  # something else ran beside it
+        table.measure(4, 100, 0.4)
+        table.measure(2, 100, 0.3)
+        assert [table.batch_time_s(rows, 100) for rows in (1, 2, 4)] == [0.3, 0.3, 0.4]
+
     def test_a_grid_measured_at_load_is_gone_through_and_refined(self):
         table = CostTable()
         for rows, longest, seconds in [

@@ -1,11 +1,19 @@
 """A `config.pbtxt` becomes options, or says what is wrong with it."""
 
+import math
+import re
+from pathlib import Path
+
 import pytest
 
 from oasr_backend.config import EngineConfig
 from oasr_backend.errors import ConfigError
 from oasr_backend.models.whisper import WhisperConfig
+from oasr_backend.scheduler import Scheduler
 from oasr_backend.triton.settings import read_settings
+
+ROOT = Path(__file__).parents[2]
+POLICIES = ["fcfs", "bucket", "window", "sjf", "hrrn", "cost", "adaptive"]
 
 
 def model_config(sizes=(1, 2, 4), max_batch_size=8, **parameters):
@@ -47,6 +55,39 @@ def test_scheduling_options_are_parameters():
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("adaptive_kappa", "true", True),
+        ("job_size", "vad", "vad"),
+        ("kappa", "none", None),
+        ("max_tokens", "448", 448),
+        ("tenant_fairness", "true", True),
+        ("tenant_weights", "a=2,b=0.5", {"a": 2.0, "b": 0.5}),
+        ("length_window_factor", "8", 8),
+        ("length_bucket_ratio", "0.5", 0.5),
+        ("max_offline_pad_ratio", "0", 0.0),
+        ("max_batch_frames", "12000", 12000),
+        ("max_wait_time", "inf", math.inf),
+        ("cost_exponent", "0", 0.0),
+        ("measure_costs_s", "0.5", 0.5),
+        ("cost_table_path", "/tmp/costs.json", "/tmp/costs.json"),
+        *[("schedule_policy", name, name) for name in POLICIES],
+    ],
+)
+def test_every_scheduling_option_is_set_by_a_parameter_of_its_name(name, text, value):
+    config = read_settings(model_config(**{name: text})).engine_config(None)
+    assert getattr(config, name) == value
+    Scheduler(config)
+
+
+def test_the_shipped_policy_is_cost():
+    text = (ROOT / "model_repository" / "asr_offline" / "config.pbtxt").read_text()
+    shipped = dict(re.findall(r'parameters { key: "(.*)" value { string_value: "(.*)" } }', text))
+    config = read_settings(model_config(**shipped)).engine_config(3000)
+    assert (config.schedule_policy, config.measure_costs_s) == ("cost", 5.0)
+
+
+@pytest.mark.parametrize(
     ("config", "start"),
     [
         (
@@ -56,6 +97,10 @@ def test_scheduling_options_are_parameters():
         (model_config(max_waiting="many"), "max_waiting is 'many'; it must be a whole number"),
         (model_config(max_waiting="0"), "max_waiting is 0; it must be at least 1: raise it"),
         (model_config(max_wait_time="nan"), "max_wait_time is 'nan'; it must be a number"),
+        (
+            model_config(measure_costs_s="-1"),
+            "measure_costs_s is -1.0; it must be at least 0: raise it",
+        ),
         (model_config(vad_filter="perhaps"), "vad_filter is 'perhaps'; it must be true or false"),
         (
             model_config(tenant_weights="a"),

@@ -1,0 +1,244 @@
+"""What batches cost on this machine: measured at load, learnt from steps, shown as metrics, kept in a file.
+
+It knows nothing of requests: how the times are estimated in between is `scheduler/cost_table.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from oasr_backend.config import EngineConfig
+from oasr_backend.engine.metrics import Metrics
+from oasr_backend.errors import ConfigError
+from oasr_backend.models.base import Recognizer
+from oasr_backend.scheduler import CostTable
+
+log = logging.getLogger(__name__)
+
+Shape = tuple[int, int]
+"""Rows of a batch, and what its longest row counts for, in frames."""
+
+TYPICAL_FRAMES = 600
+"""Read sentences have a median of 5.8 s (LibriSpeech). Where every row is encoded in one window, only the decoder sees
+the difference, and the fit of the steps that run repairs it."""
+
+MEASURED_FRAMES = (200, TYPICAL_FRAMES, 1500)
+"""2, 6 and 15 s: between and beyond them the table goes on in straight lines."""
+
+MIN_MEASURED_S = 0.2
+MAX_REPEATS = 3
+"""A short batch is measured again and its best time taken, since whatever disturbs a measurement lengthens it."""
+
+
+class BatchCosts:
+    """The cost table of one engine, and what becomes of it outside. The engine's thread calls it, once that runs."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        recognizer: Recognizer,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        """Start from the table in the file, where there is one; raises ConfigError where it holds none."""
+        self._config = config
+        self._recognizer = recognizer
+        self._metrics = metrics
+        self._clock = clock
+        self._path = Path(config.cost_table_path) if config.cost_table_path else None
+        kept = read_cost_table(self._path) if self._path is not None else None
+        self.table = kept or CostTable()
+        self._rungs = most_telling_first(config)
+        self._lengths = _lengths(recognizer)
+        shapes = [(rows, self._counted(length)) for rows in self._rungs for length in self._lengths]
+        self._shapes: Sequence[Shape] = shapes
+        self._turns: Iterator[Shape] = cycle(shapes)
+
+    def warm_up(self) -> None:
+        """Run batches of every size and measure them, as far as `measure_costs_s` allows, and write the file.
+
+        Raises ConfigError where the file cannot be written.
+        """
+        if self._config.measure_costs_s > 0:
+            self._measure()
+        for shape in self._shapes:
+            self._show(shape)
+        if self._path is not None:
+            try:
+                write_cost_table(self._path, self.table)
+            except OSError as error:
+                raise ConfigError(
+                    f"cost_table_path is '{self._path}', which cannot be written ({error.strerror}): "
+                    "make its folder and let the server write there, or name another file"
+                ) from error
+
+    def observe(self, num_rows: int, longest: int, step_s: float) -> None:
+        """Learn from a step that ran, and renew one of the gauges: each gets its turn, so a step pays for one."""
+        self.table.observe(num_rows, longest, step_s)
+        self._show(next(self._turns))
+
+    def save(self) -> None:
+        """Write what was learnt to the file; only log where that fails, since nobody waits for it any more."""
+        if self._path is None:
+            return
+        try:
+            write_cost_table(self._path, self.table)
+        except OSError as error:
+            log.warning("cost_table_path: %s cannot be written: %s", self._path, error)
+
+    def _show(self, shape: Shape) -> None:
+        rows, frames = shape
+        seconds = self.table.batch_time_s(rows, frames)
+        self._metrics.set("oasr_batch_cost_seconds", seconds, rows=str(rows), frames=str(frames))
+
+    def _measure(self) -> None:
+        started_at = self._clock()
+        rehearsal = _Rehearsal(self._recognizer, self._clock, self._config.measure_costs_s)
+        skipped = [rows for rows in self._rungs if not self._measure_rung(rehearsal, rows)]
+        log.info(
+            "batch times after %.1f s of measuring: %s",
+            self._clock() - started_at,
+            ", ".join(
+                f"{rows} × {n} frames {self.table.batch_time_s(rows, n):.3g} s"
+                for rows, n in sorted(self._shapes)
+            ),
+        )
+        if skipped:
+            log.info(
+                "batches of %s rows were not measured within %g s (measure_costs_s): their times are estimated",
+                " and ".join(map(str, sorted(skipped))),
+                self._config.measure_costs_s,
+            )
+
+    def _measure_rung(self, rehearsal: _Rehearsal, num_rows: int) -> bool:
+        """Warm up for batches of that size and measure them at every length; False where the time is too short.
+
+        A rung is measured at all lengths or at none, lest a longer batch seem quicker than a shorter one.
+        """
+        times_s = [self.table.batch_time_s(num_rows, self._counted(n)) for n in self._lengths]
+        if not rehearsal.warm_up(num_rows, max(times_s)):
+            return False
+        if all(self.table.is_measured(num_rows, self._counted(n)) for n in self._lengths):
+            return True  # the file knew it
+        if not rehearsal.has_time_for(num_rows, times_s):
+            return False
+        for length in self._lengths:
+            self.table.measure(
+                num_rows, self._counted(length), rehearsal.best_time_s(num_rows, length)
+            )
+        return True
+
+    def _counted(self, num_frames: int) -> int:
+        return self._config.fixed_window_frames or num_frames
+
+
+class _Rehearsal:
+    """Runs batches that stand for real ones, within a time limit that it looks at between batches."""
+
+    def __init__(self, recognizer: Recognizer, clock: Callable[[], float], limit_s: float) -> None:
+        self._recognizer = recognizer
+        self._clock = clock
+        self._ends_at = clock() + limit_s
+        self._most_rows = 0
+        self._least_s_per_row = 0.0
+
+    def warm_up(self, num_rows: int, estimate_s: float) -> bool:
+        """Run a batch of nearly nothing, unless one as large has run; False where the time is too short.
+
+        The first batch of a size takes half as long again on a CPU, until its memory is touched, and many times as
+        long on a GPU. The very first always runs: before it nobody knows what time is needed.
+        """
+        if num_rows <= self._most_rows:
+            return True
+        if self._most_rows and not self.has_time_for(num_rows, [estimate_s]):
+            return False
+        seconds = self._run(num_rows, 1)
+        self._least_s_per_row = self._least_s_per_row or seconds / num_rows
+        self._most_rows = num_rows
+        return True
+
+    def has_time_for(self, num_rows: int, estimates_s: Sequence[float]) -> bool:
+        """Tell whether half of the time fits that batches are estimated to take, at least what the first warm-up took.
+
+        Half, since estimates for more rows than were measured say that rows add up, which they seldom do.
+        """
+        least_s = self._least_s_per_row * num_rows
+        needed_s = sum(max(each, least_s) for each in estimates_s)
+        return self._clock() + needed_s / 2 <= self._ends_at
+
+    def best_time_s(self, num_rows: int, num_frames: int) -> float:
+        """Return what a batch of that shape takes at best."""
+        times_s = [self._run(num_rows, num_frames)]
+        while len(times_s) < MAX_REPEATS and sum(times_s) < MIN_MEASURED_S:
+            times_s.append(self._run(num_rows, num_frames))
+        return min(times_s)
+
+    def _run(self, num_rows: int, num_frames: int) -> float:
+        started_at = self._clock()
+        self._recognizer.rehearse(num_rows, num_frames)
+        return self._clock() - started_at
+
+
+def most_telling_first(config: EngineConfig) -> list[int]:
+    """Return the batch sizes to measure: the smallest, the largest, then those between, which lie on a line if need be.
+
+    Without a ladder they are the powers of two below the cap, and the cap.
+    """
+    cap = config.max_batch_size
+    rungs = config.preferred_batch_size or tuple(
+        sorted({*(1 << n for n in range(cap.bit_length())), cap})
+    )
+    return [rungs[0], *reversed(rungs[1:])]
+
+
+def _lengths(recognizer: Recognizer) -> list[int]:
+    if recognizer.fixed_window_frames:
+        return [TYPICAL_FRAMES]
+    return sorted({min(length, recognizer.max_piece_frames) for length in MEASURED_FRAMES})
+
+
+def read_cost_table(path: Path) -> CostTable | None:
+    """Return the cost table in a JSON file, None where there is no such file; ConfigError where it holds no table."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        _check(data)
+        return CostTable.from_dict(data)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        reason = error.strerror
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        reason = f"no cost table: {error!r}"
+    raise ConfigError(
+        f"cost_table_path is '{path}', which cannot be read ({reason}): "
+        "delete the file to have it measured anew, or name another"
+    )
+
+
+def write_cost_table(path: Path, table: CostTable) -> None:
+    """Write a cost table as JSON, in one piece or not at all; OSError where it cannot be written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(table.as_dict(), indent=1) + "\n", "utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _check(data: Any) -> None:
+    """Raise ValueError, TypeError, KeyError or AttributeError for data that no cost table gave."""
+    numbers = [data[name] for name in ("fixed_s", "slope_s_per_frame", "offset_s", "scale")]
+    for rows, points in data["grid"].items():
+        if int(rows) < 1:
+            raise ValueError(f"it has a batch of {rows} rows")
+        numbers += [number for frames, seconds in points for number in (frames, seconds)]
+    for number in numbers:
+        if not math.isfinite(number):
+            raise ValueError(f"it holds {number}")
