@@ -14,7 +14,7 @@ import torch
 
 from oasr_backend.export.wenet import load_checkpoint, save_checkpoint
 from oasr_backend.training import corpus, demo, evaluation
-from oasr_backend.training.examples import UNITS
+from oasr_backend.training.examples import UNITS, Recordings
 from oasr_backend.training.loop import Schedule, train
 
 ROOT = Path(__file__).parents[1]
@@ -34,13 +34,10 @@ def learn(options: argparse.Namespace, checkpoint: Path) -> None:
     plan = corpus.training_plan(options.utterances, options.seed)
     speech = corpus.prepare(options.folder / "train", plan, options.processes)
     print(f"{len(speech)} utterances, {speech.durations_s().sum() / 3600:.2f} hours", flush=True)
-    model = demo.new_model(speech, options.seed)
-    schedule = Schedule(
-        num_epochs=options.epochs,
-        seed=options.seed,
-        reduced_precision=options.precision == "bfloat16",
-    )
-    train(model, speech, schedule, options.folder, say=lambda line: print(line, flush=True))
+    recordings = Recordings(speech, options.folder / "recordings", options.seed)
+    model = demo.new_model(recordings)
+    schedule = Schedule(options.epochs, reduced_precision=options.precision == "bfloat16")
+    train(model, recordings, schedule, options.folder, say=lambda line: print(line, flush=True))
     save_checkpoint(checkpoint, model, UNITS, demo.FEATURES)
 
 

@@ -56,8 +56,8 @@ def change_speed(samples: Samples, factor: float) -> Samples:
 
 
 def pad_with_silence(samples: Samples, random: Generator) -> Samples:
-    """Add up to 0.5 s before and up to 0.6 s behind."""
-    before, after = random.uniform(0, 0.5), random.uniform(0, 0.6)
+    """Add up to 0.3 s before and up to 0.4 s behind."""
+    before, after = random.uniform(0, 0.3), random.uniform(0, 0.4)
     return np.pad(samples, (int(before * SAMPLE_RATE_HZ), int(after * SAMPLE_RATE_HZ)))
 
 

@@ -9,8 +9,7 @@ import torch
 
 from oasr_backend.export.conformer import ConformerConfig, ConformerCtc
 from oasr_backend.models.bundle import FeatureSettings
-from oasr_backend.training.corpus import Corpus
-from oasr_backend.training.examples import UNITS, feature_statistics
+from oasr_backend.training.examples import UNITS, Recordings, feature_statistics
 from oasr_backend.training.fbank import NUM_MELS
 
 CONFIG = ConformerConfig(
@@ -34,14 +33,14 @@ CONFIG = ConformerConfig(
 FEATURES = FeatureSettings(num_mels=NUM_MELS)
 
 NUM_NORMALIZING = 500
-"""Examples whose mean and deviation normalize the features: about a million numbers a mel bin."""
+"""Recordings whose mean and deviation normalize the features: about 90,000 frames."""
 
 
-def new_model(corpus: Corpus, seed: int) -> ConformerCtc:
-    """Make a model with random weights, normalized to how `corpus` sounds when distorted."""
-    torch.manual_seed(seed)
+def new_model(recordings: Recordings) -> ConformerCtc:
+    """Make a model with random weights, normalized to what it will hear."""
+    torch.manual_seed(recordings.seed)
     model = ConformerCtc(CONFIG)
-    mean, deviation = feature_statistics(corpus, NUM_NORMALIZING, seed)
+    mean, deviation = feature_statistics(recordings, NUM_NORMALIZING)
     model.encoder.global_cmvn.mean.copy_(torch.from_numpy(mean))
     model.encoder.global_cmvn.istd.copy_(torch.from_numpy(1 / deviation))
     return model

@@ -6,6 +6,8 @@ It knows nothing of models or torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,32 +36,56 @@ def decode(numbers: Sequence[int]) -> str:
     return " ".join("".join(letters).replace(SPACE, " ").split())
 
 
-def make_example(
-    corpus: Corpus, item: Item, seed: Sequence[int]
-) -> tuple[NDArray[np.float32], list[int]]:
-    """Return (frames, 80) float32 augmented features and the tokens of an item.
+@dataclass(frozen=True, slots=True)
+class Recordings:
+    """A corpus as it sounds in rooms and noise: of every utterance `num_versions` recordings.
 
-    The same seed gives the same example, whatever was made before.
+    They are made when first asked for and kept as features, since making them costs as much as learning from them.
     """
-    random = np.random.default_rng(seed)
-    pauses = [np.zeros(int(random.uniform(0.05, 1.0) * 16000), np.float32) for _ in item]
-    pieces = [
-        piece for pair in zip(map(corpus.waveform, item), pauses, strict=True) for piece in pair
-    ]
-    speech = np.concatenate(pieces[:-1])
-    other = corpus.waveform(int(random.integers(len(corpus))))
-    features = fbank(augment.distort(speech, other, random))
+
+    corpus: Corpus
+    folder: Path
+    seed: int
+    num_versions: int = 3
+
+    def features(self, index: int, version: int) -> NDArray[np.float32]:
+        """Return (frames, 80) of utterance `index`; the same whenever they are asked for."""
+        path = self.folder / str(version % self.num_versions) / f"{index}.npy"
+        if not path.exists():
+            self._record(index, version % self.num_versions, path)
+        kept: NDArray[np.float16] = np.load(path)
+        return kept.astype(np.float32)
+
+    def _record(self, index: int, version: int, path: Path) -> None:
+        random = np.random.default_rng((self.seed, version, index))
+        other = self.corpus.waveform(int(random.integers(len(self.corpus))))
+        heard = augment.distort(self.corpus.waveform(index), other, random)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            np.save(file, fbank(heard).astype(np.float16))
+        partial.rename(path)  # a killed run leaves no half file under the name that is looked for
+
+
+def make_example(
+    recordings: Recordings, item: Item, epoch: int
+) -> tuple[NDArray[np.float32], list[int]]:
+    """Return (frames, 80) features, warped and masked anew in every epoch, and the tokens of an item.
+
+    The same epoch gives the same example, whatever was made before.
+    """
+    random = np.random.default_rng((recordings.seed, epoch, item[0]))
+    features = np.concatenate([recordings.features(index, epoch) for index in item])
     features = augment.mask_spectrum(augment.warp_mel_axis(features, random), random)
-    return features, encode(" ".join(corpus.texts[index] for index in item))
+    return features, encode(" ".join(recordings.corpus.texts[index] for index in item))
 
 
 def feature_statistics(
-    corpus: Corpus, num_examples: int, seed: int
+    recordings: Recordings, num_examples: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and standard deviation, (80,) each, over the frames of augmented examples."""
-    random = np.random.default_rng(seed)
-    indices = random.choice(len(corpus), min(num_examples, len(corpus)), replace=False)
-    frames = np.concatenate(
-        [make_example(corpus, (int(index),), (seed, int(index)))[0] for index in indices]
-    )
+    """Return mean and standard deviation, (80,) each, over the frames of some recordings."""
+    num_utterances = len(recordings.corpus)
+    random = np.random.default_rng(recordings.seed)
+    indices = random.choice(num_utterances, min(num_examples, num_utterances), replace=False)
+    frames = np.concatenate([recordings.features(int(index), 0) for index in indices])
     return frames.mean(axis=0, dtype=np.float64), frames.std(axis=0, dtype=np.float64)

@@ -20,8 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from oasr_backend.allocator import keep_freed_memory
 from oasr_backend.export.conformer import ConformerCtc
 from oasr_backend.training.batches import Batch, plan_epoch
-from oasr_backend.training.corpus import Corpus
-from oasr_backend.training.examples import make_example
+from oasr_backend.training.examples import Recordings, make_example
 
 Padded = tuple[Tensor, Tensor, Tensor, Tensor]
 """Features (batch, frames, mels), their lengths, tokens (batch, tokens), their lengths; padded with 0."""
@@ -40,12 +39,11 @@ class Schedule:
     """
 
     num_epochs: int = 20
-    batch_seconds: float = 60.0
+    batch_seconds: float = 30.0
     peak_rate: float = 2e-3
-    warm_up_epochs: float = 1.0
+    warm_up_epochs: float = 0.5
     weight_decay: float = 0.01
     max_gradient: float = 5.0
-    seed: int = 1
     reduced_precision: bool = True
 
     def rate(self, epoch: float) -> float:
@@ -59,15 +57,15 @@ class Schedule:
 class _Batches(Dataset[Padded]):
     """An epoch's batches by number; made in the loader's process."""
 
-    def __init__(self, corpus: Corpus, plan: list[Batch], seed: tuple[int, int]) -> None:
-        self._corpus, self._plan, self._seed = corpus, plan, seed
+    def __init__(self, recordings: Recordings, plan: list[Batch], epoch: int) -> None:
+        self._recordings, self._plan, self._epoch = recordings, plan, epoch
 
     def __len__(self) -> int:
         return len(self._plan)
 
     def __getitem__(self, number: int) -> Padded:
         examples = [
-            make_example(self._corpus, item, (*self._seed, item[0])) for item in self._plan[number]
+            make_example(self._recordings, item, self._epoch) for item in self._plan[number]
         ]
         features, tokens = zip(*examples, strict=True)
         padded = _pad([torch.from_numpy(x) for x in features])
@@ -81,7 +79,7 @@ class _Batches(Dataset[Padded]):
 
 def train(
     model: ConformerCtc,
-    corpus: Corpus,
+    recordings: Recordings,
     schedule: Schedule,
     folder: Path,
     say: Callable[[str], None] = print,
@@ -90,7 +88,7 @@ def train(
 
     Args:
         model: with its CMVN set.
-        corpus: what it hears.
+        recordings: what it hears.
         schedule: for how long.
         folder: where a checkpoint goes after every epoch.
         say: told of the progress, a line at a time.
@@ -106,7 +104,7 @@ def train(
     first = _resume(model, optimizer, folder)
     for epoch in range(first, schedule.num_epochs):
         start = time.monotonic()
-        losses = _run_epoch(model, optimizer, corpus, schedule, epoch)
+        losses = _run_epoch(model, optimizer, recordings, schedule, epoch)
         minutes = (time.monotonic() - start) / 60
         say(
             f"epoch {epoch + 1}: loss {np.mean(losses):.3f}, {len(losses)} steps, {minutes:.1f} minutes"
@@ -117,17 +115,17 @@ def train(
 def _run_epoch(
     model: ConformerCtc,
     optimizer: torch.optim.Optimizer,
-    corpus: Corpus,
+    recordings: Recordings,
     schedule: Schedule,
     epoch: int,
 ) -> list[float]:
     # Every epoch has seeds of its own, so that a resumed run is the run that was never stopped.
-    seed = (schedule.seed, epoch)
+    seed = (recordings.seed, epoch)
     torch.manual_seed(hash(seed) % 2**31)
-    plan = plan_epoch(corpus.durations_s().tolist(), schedule.batch_seconds, seed)
-    loader = DataLoader(
-        _Batches(corpus, plan, seed), batch_size=None, num_workers=1, prefetch_factor=8
-    )
+    durations_s = recordings.corpus.durations_s().tolist()
+    plan = plan_epoch(durations_s, schedule.batch_seconds, seed)
+    batches = _Batches(recordings, plan, epoch)
+    loader = DataLoader(batches, batch_size=None, num_workers=1, prefetch_factor=8)
     model.train()
     losses = []
     for number, batch in enumerate(loader):

@@ -1,10 +1,19 @@
 """What a training step hears and must spell."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from oasr_backend.training.corpus import Corpus
-from oasr_backend.training.examples import UNITS, decode, encode, feature_statistics, make_example
+from oasr_backend.training.examples import (
+    UNITS,
+    Recordings,
+    decode,
+    encode,
+    feature_statistics,
+    make_example,
+)
 from oasr_backend.training.fbank import fbank
 
 
@@ -13,11 +22,12 @@ def numbers(units):
 
 
 @pytest.fixture
-def speech():
+def recordings(tmp_path):
     random = np.random.default_rng(0)
     samples = (random.standard_normal(16000 * 6) * 3000).astype(np.int16)
     starts = np.array([0, 16000, 48000, 96000])
-    return Corpus(samples, starts, ["go", "ten of clubs", "yes"], ["a", "b", "c"])
+    speech = Corpus(samples, starts, ["go", "ten of clubs", "yes"], ["a", "b", "c"])
+    return Recordings(speech, tmp_path / "recordings", seed=1, num_versions=2)
 
 
 def test_letters_come_back_from_a_path_that_blanks_double_letters():
@@ -52,25 +62,42 @@ def test_features_are_of_samples_in_the_range_of_16_bit_integers():
     assert fbank(speech).mean() > 10  # the same samples without the scale come out below -3
 
 
-def test_the_same_seed_makes_the_same_example_whatever_was_made_before(speech):
-    first, tokens = make_example(speech, (1,), (1, 0, 1))
-    make_example(speech, (2,), (1, 0, 2))
-    again, _ = make_example(speech, (1,), (1, 0, 1))
+def test_the_same_epoch_makes_the_same_example_whatever_was_made_before(recordings):
+    first, tokens = make_example(recordings, (1,), epoch=0)
+    make_example(recordings, (2,), epoch=0)
+    again, _ = make_example(recordings, (1,), epoch=0)
     assert np.array_equal(first, again)
     assert tokens == encode("ten of clubs")
-    other, _ = make_example(speech, (1,), (1, 1, 1))
-    assert first.shape != other.shape or not np.array_equal(first, other)
 
 
-def test_joined_utterances_are_heard_and_spelled_one_after_another(speech):
-    features, tokens = make_example(speech, (0, 2), (1, 0, 0))
+def test_a_recording_comes_back_warped_and_masked_anew(recordings):
+    first, _ = make_example(recordings, (1,), epoch=0)
+    later, _ = make_example(recordings, (1,), epoch=2)
+    assert first.shape == later.shape
+    assert not np.array_equal(first, later)
+
+
+def test_an_utterance_has_as_many_recordings_as_asked_for(recordings):
+    kept = [recordings.features(1, version) for version in range(3)]
+    assert not np.array_equal(kept[0], kept[1])
+    assert np.array_equal(kept[0], kept[2])
+
+
+def test_a_recording_is_the_same_made_or_kept(recordings, tmp_path):
+    made = recordings.features(1, 0)
+    assert np.array_equal(made, recordings.features(1, 0))
+    elsewhere = replace(recordings, folder=tmp_path / "elsewhere")
+    assert np.array_equal(made, elsewhere.features(1, 0))
+
+
+def test_joined_utterances_are_heard_and_spelled_one_after_another(recordings):
+    features, tokens = make_example(recordings, (0, 2), epoch=0)
     assert decode(tokens) == "go yes"
-    assert len(features) > 100 * (1 + 3) / 1.2
+    assert len(features) == sum(len(recordings.features(index, 0)) for index in (0, 2))
 
 
-def test_statistics_are_of_the_features_that_training_hears(speech):
-    mean, deviation = feature_statistics(speech, 3, seed=0)
-    assert mean.shape == deviation.shape == (80,)
-    frames = np.concatenate([make_example(speech, (i,), (0, i))[0] for i in range(3)])
+def test_statistics_are_of_the_recordings(recordings):
+    mean, deviation = feature_statistics(recordings, 3)
+    frames = np.concatenate([recordings.features(index, 0) for index in range(3)])
     assert mean == pytest.approx(frames.mean(axis=0), abs=1e-3)
     assert deviation == pytest.approx(frames.std(axis=0), abs=1e-3)

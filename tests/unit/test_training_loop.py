@@ -11,6 +11,7 @@ from oasr_backend.export.conformer import ConformerCtc  # noqa: E402
 from oasr_backend.training import demo  # noqa: E402
 from oasr_backend.training.corpus import Corpus  # noqa: E402
 from oasr_backend.training.evaluation import Chunking, Clips, report, transcribe  # noqa: E402
+from oasr_backend.training.examples import Recordings  # noqa: E402
 from oasr_backend.training.loop import Schedule, train  # noqa: E402
 
 SMALL = replace(demo.CONFIG, output_size=8, attention_heads=2, linear_units=8, num_blocks=1)
@@ -18,9 +19,10 @@ SCHEDULE = Schedule(num_epochs=2, batch_seconds=4.0, reduced_precision=False)
 
 
 @pytest.fixture
-def speech():
+def recordings(tmp_path):
     samples = (np.random.default_rng(0).standard_normal(16000 * 6) * 3000).astype(np.int16)
-    return Corpus(samples, np.arange(7) * 16000, ["go"] * 6, ["v"] * 6)
+    speech = Corpus(samples, np.arange(7) * 16000, ["go"] * 6, ["v"] * 6)
+    return Recordings(speech, tmp_path / "recordings", seed=1)
 
 
 def small_model():
@@ -36,14 +38,14 @@ def test_the_rate_rises_to_its_peak_and_falls_to_zero():
     assert schedule.rate(11.0) == pytest.approx(0.0)
 
 
-def test_a_stopped_training_goes_on_as_if_it_had_not_been(speech, tmp_path):
+def test_a_stopped_training_goes_on_as_if_it_had_not_been(recordings, tmp_path):
     whole, stopped, resumed = small_model(), small_model(), small_model()
     said = []
-    train(whole, speech, SCHEDULE, tmp_path / "whole", say=said.append)
+    train(whole, recordings, SCHEDULE, tmp_path / "whole", say=said.append)
     folder = tmp_path / "stopped"
-    train(stopped, speech, SCHEDULE, folder, say=said.append)
+    train(stopped, recordings, SCHEDULE, folder, say=said.append)
     (folder / "epoch-2.pt").unlink()
-    train(resumed, speech, SCHEDULE, folder, say=said.append)
+    train(resumed, recordings, SCHEDULE, folder, say=said.append)
     assert [line.split(":")[0] for line in said] == [
         "epoch 1",
         "epoch 2",
@@ -57,8 +59,8 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_been(speech, tmp_path):
         assert torch.equal(one, other), name
 
 
-def test_a_new_model_normalizes_to_what_it_will_hear(speech):
-    cmvn = demo.new_model(speech, seed=1).encoder.global_cmvn
+def test_a_new_model_normalizes_to_what_it_will_hear(recordings):
+    cmvn = demo.new_model(recordings).encoder.global_cmvn
     assert cmvn.mean.shape == (80,)
     assert (cmvn.istd > 0).all()
     assert 0 < float(cmvn.mean.mean()) < 20
