@@ -126,6 +126,9 @@ def read_bundle(folder: Path) -> Bundle:
     return bundle
 
 
+_TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
+
+
 def _read(kind: type[T], values: Any, path: Path) -> T:
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(values, Mapping) or set(values) - names:
@@ -133,6 +136,12 @@ def _read(kind: type[T], values: Any, path: Path) -> T:
         raise ConfigError(
             f"{path} holds {shown(unknown)}, which this version does not know: {REMEDY}"
         )
+    for field in fields(kind):  # type: ignore[arg-type]
+        allowed, value = _TYPES.get(str(field.type)), values.get(field.name)
+        if allowed and field.name in values and type(value) not in allowed:
+            raise ConfigError(
+                f"{path}: {field.name} is {shown(value)}; it must be of type {field.type}: {REMEDY}"
+            )
     try:
         return kind(**values)
     except TypeError as error:

@@ -1,19 +1,21 @@
 """Our Conformer against one written by hand, in every variant that checkpoints come in."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from oasr_backend.errors import ConfigError
-from oasr_backend.export.bundle import export_bundle, export_offline
+from oasr_backend.export.bundle import export_bundle, export_offline, streaming_settings
 from oasr_backend.export.conformer import MAX_DYNAMIC_CHUNK, ConformerCtc
 from oasr_backend.export.conformer_config import ConformerConfig
 from oasr_backend.export.graphs import ChunkGraph
 from oasr_backend.export.wenet import Checkpoint
 from oasr_backend.models.bundle import FeatureSettings
 from tests.integration.conformer_by_hand import ByHand
+from tests.integration.paged_streams import PagedStreams
 
 TOLERANCE = 1e-4
 VARIANTS = [
@@ -80,6 +82,37 @@ def test_a_row_is_as_if_alone_whatever_pads_the_batch(options):
 def test_rows_too_short_for_a_frame_have_none():
     rows = run(random_model(), [features(0), features(6), features(7), features(43)])
     assert [len(row) for row in rows] == [0, 0, 1, 10]
+
+
+@pytest.mark.parametrize("chunks", [(3, 1), (2, -1)])
+@pytest.mark.parametrize(
+    "options",
+    [one for one in VARIANTS if one["causal"]],
+    ids=lambda one: "-".join(map(str, one.values())),
+)
+def test_every_causal_variant_streams_as_the_papers_chunk_mask_says(options, chunks):
+    model = random_model(**options)
+    graph = ChunkGraph(model)
+
+    def run_graph(inputs):
+        with torch.no_grad():
+            outputs = graph(*(torch.from_numpy(inputs[name]) for name in graph.inputs))
+        return [output.numpy() for output in outputs]
+
+    streams = PagedStreams(run_graph, settings_of(model.config, *chunks), *chunks, block=4)
+    rows = [streams.open(features(43)), streams.open(features(59, seed=1))]
+    streams.step(rows[:1])
+    while not all(stream.done for stream in rows):
+        streams.step([stream for stream in rows if not stream.done])
+    for stream in rows:
+        by_hand = ByHand(model.state_dict(), model.config).log_probs(stream.features, *chunks)
+        log_probs = np.concatenate(stream.log_probs)
+        np.testing.assert_allclose(log_probs, by_hand, rtol=0, atol=TOLERANCE)
+
+
+def settings_of(config, chunk_size, num_left_chunks):
+    trained = replace(config, use_dynamic_chunk=True)
+    return streaming_settings(trained, chunk_size, num_left_chunks)
 
 
 def test_a_stream_goes_on_beyond_the_5000_positions_of_wenets_table():

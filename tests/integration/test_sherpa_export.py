@@ -14,6 +14,9 @@ CHUNK_SIZE, NUM_LEFT_CHUNKS = 16, 4
 CACHE_SIZE = CHUNK_SIZE * NUM_LEFT_CHUNKS
 
 
+pytestmark = pytest.mark.timeout(600)  # an export takes half a minute of CPU time
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sherpa")

@@ -22,6 +22,9 @@ CHUNKS = [(16, 4), (16, -1), (8, 2)]
 """(chunk size, left chunks; -1 for all)"""
 
 
+pytestmark = pytest.mark.timeout(600)  # an export takes half a minute of CPU time
+
+
 @pytest.fixture(scope="module")
 def checkpoint():
     return load_checkpoint(FOLDER)
@@ -235,3 +238,12 @@ def test_exporting_twice_gives_the_same_bytes(folder, tmp_path):
     assert names == ["bundle.json", "chunk.onnx", "encoder.onnx", "tokens.txt"]
     for name in names:
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_the_bench_of_chunks_prints_a_line_for_each_batch_size(folder):
+    command = [sys.executable, ROOT / "scripts" / "bench_chunks.py", folder, "--rounds", "1"]
+    sizes = ["--batch-sizes", "1", "3"]
+    output = subprocess.check_output(
+        [*command, *sizes], text=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert [line.split()[0] for line in output.splitlines()[2:]] == ["1", "3"]

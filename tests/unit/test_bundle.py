@@ -75,6 +75,13 @@ def test_incomplete_metadata_is_refused(tmp_path):
         read_bundle(tmp_path)
 
 
+def test_a_value_of_the_wrong_type_is_refused(tmp_path):
+    change(written(tmp_path), blank_id="0")
+    assert_refused(
+        tmp_path, "{folder}/bundle.json: blank_id is '0'; it must be of type int: {REMEDY}"
+    )
+
+
 @pytest.mark.parametrize("name", ["encoder.onnx", "chunk.onnx"])
 def test_a_missing_graph_is_refused_by_name(tmp_path, name):
     (written(tmp_path) / name).unlink()
