@@ -1,26 +1,29 @@
 """The demo model's word error rates: people's clips and synthetic voices that training never heard.
 
-It knows nothing of training.
+It reads a bundle as serving does, and knows nothing of training or torch.
 """
 
 from __future__ import annotations
 
 import wave
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
+import onnxruntime
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
-from oasr_backend.export.conformer import ConformerCtc
+from oasr_backend.models.bundle import ENCODER_FILE
 from oasr_backend.training import augment
 from oasr_backend.training.corpus import Corpus
 from oasr_backend.training.examples import decode
 from oasr_backend.training.fbank import fbank
 from oasr_backend.wer import word_error_rate
+
+Waveform = NDArray[np.float32]
+"""(samples,) float32 in [-1, 1] at 16 kHz."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,63 +44,68 @@ CHUNKINGS = (Chunking(16, -1), Chunking(16, 4), Chunking(0, -1))
 
 @dataclass(frozen=True, slots=True)
 class Clips:
-    """Clips with what is said in them."""
+    """A test set: what is heard and what was said."""
 
     name: str
-    waveforms: Sequence[NDArray[np.float32]]
+    waveforms: Sequence[Waveform]
     texts: Sequence[str]
+
+
+class Recognizer:
+    """A bundle's graph for whole utterances, masked as a stream would be, and CTC's best path."""
+
+    def __init__(self, bundle: Path) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(str(bundle / ENCODER_FILE), options)
+
+    def transcribe(self, waveform: Waveform, chunking: Chunking) -> str:
+        """Return the text of one clip."""
+        features = fbank(waveform)[np.newaxis]
+        inputs = {
+            "features": features,
+            "feature_lengths": np.array([features.shape[1]]),
+            "chunk_size": np.array(chunking.size),
+            "num_left_chunks": np.array(chunking.left),
+        }
+        (logs,) = self._session.run(["log_probs"], inputs)
+        return decode(logs[0].argmax(axis=-1).tolist())
 
 
 def human_clips(data: Path) -> Clips:
     """Read the seven clips of people in tests/data that lie in the model's domain."""
-    clips, texts = [], []
+    waveforms, texts = [], []
     for folder in ("cards", "commands"):
         for line in (data / folder / "transcripts.tsv").read_text().splitlines():
             name, text = line.split("\t")
-            clips.append(_read_wave(data / folder / name))
+            waveforms.append(_read_wave(data / folder / name))
             texts.append(text)
-    return Clips("people", clips, texts)
+    return Clips("people", waveforms, texts)
 
 
 def held_out_voices(corpus: Corpus, distorted: bool) -> Clips:
-    """Return the held-out corpus, clean, or each line in a room and noise drawn from its number."""
-    clips = [corpus.waveform(index) for index in range(len(corpus))]
+    """Return the held-out corpus clean, or each line in a room and noise drawn from its number."""
+    waveforms = [corpus.waveform(index) for index in range(len(corpus))]
     if distorted:
-        clips = [
-            augment.distort(clip, clips[index - 1], default_rng((7, index)))
-            for index, clip in enumerate(clips)
+        waveforms = [
+            augment.distort(waveform, waveforms[index - 1], default_rng((7, index)))
+            for index, waveform in enumerate(waveforms)
         ]
     name = "held-out voices, distorted" if distorted else "held-out voices"
-    return Clips(name, clips, corpus.texts)
+    return Clips(name, waveforms, corpus.texts)
 
 
-def transcribe(
-    model: ConformerCtc, clips: Sequence[NDArray[np.float32]], chunking: Chunking
-) -> list[str]:
-    """Return each clip's text by CTC's best path, (samples,) float32 at 16 kHz in."""
-    model.eval()
-    texts = []
-    with torch.inference_mode():
-        for clip in clips:
-            features = torch.from_numpy(fbank(clip)).unsqueeze(0)
-            lengths = torch.tensor([features.shape[1]])
-            logs, _ = model(features, lengths, chunking.size, chunking.left)
-            texts.append(decode(logs[0].argmax(dim=-1).tolist()))
-    return texts
-
-
-def report(model: ConformerCtc, tests: Sequence[Clips]) -> list[str]:
-    """Return a line a test and chunking: its word error rate."""
-    lines = []
+def report(recognizer: Recognizer, tests: Sequence[Clips]) -> Iterator[str]:
+    """Yield a line a test and chunking: its word error rate."""
     for test in tests:
         num_words = sum(len(text.split()) for text in test.texts)
         for chunking in CHUNKINGS:
-            rate = word_error_rate(test.texts, transcribe(model, test.waveforms, chunking))
-            lines.append(f"{test.name} ({num_words} words), {chunking}: {100 * rate:.1f} %")
-    return lines
+            heard = [recognizer.transcribe(waveform, chunking) for waveform in test.waveforms]
+            rate = word_error_rate(test.texts, heard)
+            yield f"{test.name} ({num_words} words), {chunking}: {100 * rate:.1f} %"
 
 
-def _read_wave(path: Path) -> NDArray[np.float32]:
+def _read_wave(path: Path) -> Waveform:
     with wave.open(str(path)) as sound:
         assert sound.getframerate() == 16000, f"{path} is not at 16 kHz"
         pcm = np.frombuffer(sound.readframes(sound.getnframes()), "<i2")

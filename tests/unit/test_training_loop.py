@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch", reason="training needs the extra of that na
 from oasr_backend.export.conformer import ConformerCtc  # noqa: E402
 from oasr_backend.training import demo  # noqa: E402
 from oasr_backend.training.corpus import Corpus  # noqa: E402
-from oasr_backend.training.evaluation import Chunking, Clips, report, transcribe  # noqa: E402
 from oasr_backend.training.examples import Recordings  # noqa: E402
 from oasr_backend.training.loop import Schedule, train  # noqa: E402
 
@@ -64,21 +63,3 @@ def test_a_new_model_normalizes_to_what_it_will_hear(recordings):
     assert cmvn.mean.shape == (80,)
     assert (cmvn.istd > 0).all()
     assert 0 < float(cmvn.mean.mean()) < 20
-
-
-def test_a_report_names_test_words_chunks_and_rate():
-    silence = np.zeros(16000, np.float32)
-    lines = report(small_model(), [Clips("people", [silence], ["go up"])])
-    assert [line.rsplit(":", 1)[0] for line in lines] == [
-        "people (2 words), chunks of 16, all to the left",
-        "people (2 words), chunks of 16, 4 to the left",
-        "people (2 words), full context",
-    ]
-    assert all(line.endswith(" %") for line in lines)
-
-
-def test_transcribing_does_not_depend_on_the_other_clips():
-    clips = [np.random.default_rng(n).standard_normal(16000).astype(np.float32) for n in range(2)]
-    model = small_model()
-    together = transcribe(model, clips, Chunking(16, -1))
-    assert together == [transcribe(model, [clip], Chunking(16, -1))[0] for clip in clips]
