@@ -60,7 +60,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("action", choices=("train", "evaluate"))
-    folder, bundle = ROOT / ".cache/demo_model", ROOT / "model_repository/asr_streaming/demo_model"
+    folder, bundle = ROOT / ".cache/demo_model", ROOT / "oasr_backend/demo_model"
     add("--folder", type=Path, default=folder, help="speech and checkpoints (default: %(default)s)")
     add("--bundle", type=Path, default=bundle, help="made or evaluated (default: %(default)s)")
     add("--utterances", type=int, default=12000)

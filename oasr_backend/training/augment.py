@@ -19,7 +19,7 @@ Samples = NDArray[np.float32]
 SPEEDS = (0.82, 1.2)
 """Speed changes pitch and formants with it, as if on another speaker."""
 
-MAX_SPECTRUM_SHIFT = 0.1
+MAX_SPECTRUM_SHIFT = 0.04
 """How far a vocal tract's length may move the mel axis (VTLP, Jaitly and Hinton 2013)."""
 
 
@@ -124,7 +124,7 @@ def set_level(samples: Samples, peak_db: float) -> Samples:
 
 
 def warp_mel_axis(features: NDArray[np.float32], random: Generator) -> NDArray[np.float32]:
-    """Stretch the mel axis of (frames, mels) by up to 10 %, as a longer or shorter vocal tract does."""
+    """Stretch the mel axis of (frames, mels) by up to 4 %, as a longer or shorter vocal tract does."""
     num_mels = features.shape[1]
     factor = random.uniform(1 - MAX_SPECTRUM_SHIFT, 1 + MAX_SPECTRUM_SHIFT)
     source = np.minimum(np.arange(num_mels) * factor, num_mels - 1.001)

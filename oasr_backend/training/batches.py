@@ -28,12 +28,16 @@ SIZES = (64, 48, 40, 32, 24, 20, 16, 12, 10, 8, 6, 5, 4, 3, 2, 1)
 
 
 def plan_epoch(
-    durations_s: Sequence[float], batch_seconds: float, seed: Sequence[int]
+    indices: Sequence[int],
+    durations_s: Sequence[float],
+    batch_seconds: float,
+    seed: Sequence[int],
 ) -> list[Batch]:
-    """Plan an epoch in which every utterance is heard once.
+    """Plan an epoch in which each of some utterances is heard once.
 
     Args:
-        durations_s: the length of each utterance.
+        indices: these utterances.
+        durations_s: the length of every utterance by its index.
         batch_seconds: what a batch may last with its padding, items times the longest. A longer
             item makes a batch of its own.
         seed: the same seed gives the same plan.
@@ -42,7 +46,7 @@ def plan_epoch(
         Batches in random order.
     """
     random = np.random.default_rng(seed)
-    order = random.permutation(len(durations_s)).tolist()
+    order = random.permutation(indices).tolist()
     items = _join(order, durations_s, random)
     batches: list[Batch] = []
     for start in range(0, len(items), POOL):

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -19,6 +20,10 @@ from numpy.typing import NDArray
 from oasr_backend.training import texts, voices
 from oasr_backend.training.synthesis import SAMPLE_RATE_HZ, synthesize
 from oasr_backend.training.voices import Delivery, Voice
+
+MIN_SECONDS_PER_TOKEN = 0.056
+"""A faster line does not teach: CTC writes at most one letter for each encoder frame of 40 ms, and needs another
+frame between two that are the same."""
 
 MAX_SECONDS = 12.0
 """A longer line (slow voice, many pauses) is left out: it would cost more than it teaches."""
@@ -55,6 +60,15 @@ class Corpus:
         """Return the length of every line in seconds."""
         return np.diff(self.starts) / SAMPLE_RATE_HZ
 
+    def spellable(self) -> list[int]:
+        """Return the lines that are spoken slowly enough to be spelled."""
+        pairs = zip(self.texts, self.durations_s(), strict=True)
+        return [
+            index
+            for index, (text, duration_s) in enumerate(pairs)
+            if duration_s >= MIN_SECONDS_PER_TOKEN * _num_tokens(text)
+        ]
+
 
 def training_plan(num_lines: int, seed: int) -> list[Line]:
     """Plan the lines to train on; the same arguments give the same plan."""
@@ -89,6 +103,10 @@ def open_corpus(folder: Path) -> Corpus:
         [line["text"] for line in lines],
         [line["voice"] for line in lines],
     )
+
+
+def _num_tokens(text: str) -> int:
+    return len(text) + sum(one == next_ for one, next_ in pairwise(text))
 
 
 def _line(draw_voice: Callable[[Random], Voice], seed: str) -> Line:

@@ -124,8 +124,9 @@ def _run_epoch(
     # Every epoch has seeds of its own, so that a resumed run is the run that was never stopped.
     seed = (recordings.seed, epoch)
     torch.manual_seed(hash(seed) % 2**31)
-    durations_s = recordings.corpus.durations_s().tolist()
-    plan = plan_epoch(durations_s, schedule.batch_seconds, seed)
+    speech = recordings.corpus
+    durations_s = speech.durations_s().tolist()
+    plan = plan_epoch(speech.spellable(), durations_s, schedule.batch_seconds, seed)
     batches = _Batches(recordings, plan, epoch)
     loader = DataLoader(batches, batch_size=None, num_workers=1, prefetch_factor=8)
     model.train()

@@ -17,7 +17,7 @@ from oasr_backend.training.examples import UNITS
 from oasr_backend.wer import word_error_rate
 
 ROOT = Path(__file__).parents[2]
-BUNDLE = ROOT / "model_repository/asr_streaming/demo_model"
+BUNDLE = ROOT / "oasr_backend/demo_model"
 
 
 @pytest.fixture(scope="module")

@@ -71,16 +71,16 @@ def test_the_level_is_the_peak_below_full_scale():
     assert np.abs(augment.set_level(tone(300) * 0.01, -20.0)).max() == pytest.approx(0.1, abs=1e-4)
 
 
-def test_warping_moves_a_peak_along_the_mel_axis_by_at_most_a_tenth():
+def test_warping_moves_a_peak_along_the_mel_axis_by_at_most_a_little():
     features = np.zeros((3, 80), np.float32)
     features[:, 40] = 1.0
     peaks = {
         int(augment.warp_mel_axis(features, np.random.default_rng(seed))[0].argmax())
         for seed in range(40)
     }
-    assert min(peaks) >= 36
-    assert max(peaks) <= 45
-    assert len(peaks) > 3
+    assert min(peaks) >= 38
+    assert max(peaks) <= 42
+    assert len(peaks) >= 3
 
 
 @pytest.mark.parametrize("num_frames", [1, 9, 200])
