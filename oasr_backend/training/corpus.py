@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -72,14 +72,14 @@ class Corpus:
 
 def training_plan(num_lines: int, seed: int) -> list[Line]:
     """Plan the lines to train on; the same arguments give the same plan."""
-    return [_line(voices.training_voice, f"train {seed} {number}") for number in range(num_lines)]
+    randoms = [Random(f"train {seed} {number}") for number in range(num_lines)]
+    return [_line(voices.training_voice(random), texts.KINDS, random) for random in randoms]
 
 
 def held_out_plan(num_lines: int, seed: int) -> list[Line]:
-    """Plan the test: voices that `training_plan` never draws."""
-    return [
-        _line(voices.held_out_voice, f"held out {seed} {number}") for number in range(num_lines)
-    ]
+    """Plan the test: sentences of the domain by voices that `training_plan` never draws."""
+    randoms = [Random(f"held out {seed} {number}") for number in range(num_lines)]
+    return [_line(voices.held_out_voice(random), texts.DOMAIN, random) for random in randoms]
 
 
 def prepare(folder: Path, plan: Sequence[Line], num_processes: int) -> Corpus:
@@ -109,11 +109,9 @@ def _num_tokens(text: str) -> int:
     return len(text) + sum(one == next_ for one, next_ in pairwise(text))
 
 
-def _line(draw_voice: Callable[[Random], Voice], seed: str) -> Line:
-    random = Random(seed)
-    voice = draw_voice(random)
+def _line(voice: Voice, kinds: Sequence[texts.Kind], random: Random) -> Line:
     how = voices.delivery(voice, random)
-    return Line(texts.sentence(random), voice, how, random.randrange(2**31))
+    return Line(texts.sentence(random, kinds), voice, how, random.randrange(2**31))
 
 
 def _speak_all(folder: Path, plan: Sequence[Line], num_processes: int) -> None:

@@ -89,19 +89,23 @@ def fragment(random: Random) -> str:
     return " ".join(random.choice(FRAGMENT_WORDS) for _ in range(random.randint(1, 5)))
 
 
-KINDS: Sequence[tuple[Callable[[Random], str], float]] = (
+Kind = tuple[Callable[[Random], str], float]
+"""What makes a sentence of a kind, and the kind's share."""
+
+KINDS: Sequence[Kind] = (
     (digit_string, 0.22),
     (cards, 0.27),
     (motion, 0.2),
     (command, 0.16),
     (fragment, 0.15),
 )
-"""Each kind of sentence with its share."""
+DOMAIN = KINDS[:-1]
+"""What the model is for: all but fragments, which only teach it to listen."""
 
 
-def sentence(random: Random) -> str:
-    """Return one sentence: lower-case words, single spaces."""
-    kinds, shares = zip(*KINDS, strict=True)
+def sentence(random: Random, among: Sequence[Kind] = KINDS) -> str:
+    """Return one sentence: lower-case words, single spaces; of kinds in proportion to their shares."""
+    kinds, shares = zip(*among, strict=True)
     make: Callable[[Random], str] = random.choices(kinds, shares)[0]
     return make(random)
 

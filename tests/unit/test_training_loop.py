@@ -63,3 +63,11 @@ def test_a_new_model_normalizes_to_what_it_will_hear(recordings):
     assert cmvn.mean.shape == (80,)
     assert (cmvn.istd > 0).all()
     assert 0 < float(cmvn.mean.mean()) < 20
+
+
+def test_the_model_ends_as_the_mean_of_the_last_epochs(recordings, tmp_path):
+    model = small_model()
+    train(model, recordings, replace(SCHEDULE, num_epochs=3, num_averaged=2), tmp_path, say=str)
+    saved = [torch.load(tmp_path / f"epoch-{n}.pt", weights_only=True)["model"] for n in (2, 3)]
+    for name, weights in model.state_dict().items():
+        assert torch.allclose(weights, (saved[0][name] + saved[1][name]) / 2, atol=1e-6), name
