@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
 
+NUM_MELS = 80
+"""What WeNet's recipes use."""
+
 FRAME_LENGTH_MS, FRAME_SHIFT_MS = 25.0, 10.0
 
 FULL_SCALE = np.float32(32768)
@@ -27,7 +30,7 @@ class StreamingFbank:
     frames, and fewer than 400 none.
     """
 
-    def __init__(self, num_mels: int = 80) -> None:
+    def __init__(self, num_mels: int = NUM_MELS) -> None:
         options = knf.FbankOptions()
         options.frame_opts.samp_freq = SAMPLE_RATE_HZ
         options.frame_opts.frame_length_ms = FRAME_LENGTH_MS
@@ -51,6 +54,6 @@ class StreamingFbank:
         return frames
 
 
-def fbank(samples: Samples, num_mels: int = 80) -> Fbank:
+def fbank(samples: Samples, num_mels: int = NUM_MELS) -> Fbank:
     """Return the features of a whole utterance: (samples,) float32 in ±1 at 16 kHz."""
     return StreamingFbank(num_mels).accept(samples)

@@ -15,11 +15,11 @@ import onnxruntime
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
+from oasr_backend.features.fbank import fbank
 from oasr_backend.models.bundle import ENCODER_FILE
 from oasr_backend.training import augment
 from oasr_backend.training.corpus import Corpus
 from oasr_backend.training.examples import decode
-from oasr_backend.training.fbank import fbank
 from oasr_backend.wer import word_error_rate
 
 Waveform = NDArray[np.float32]

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from oasr_backend.features.fbank import fbank
 from oasr_backend.training import augment
 from oasr_backend.training.batches import Item
 from oasr_backend.training.corpus import Corpus
-from oasr_backend.training.fbank import fbank
 
 SPACE = "▁"
 UNITS = ("<blank>", "<unk>", "'", *"abcdefghijklmnopqrstuvwxyz", SPACE, "<sos/eos>")

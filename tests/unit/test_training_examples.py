@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from oasr_backend.features.fbank import fbank
 from oasr_backend.training.corpus import Corpus
 from oasr_backend.training.examples import (
     UNITS,
@@ -14,7 +15,6 @@ from oasr_backend.training.examples import (
     feature_statistics,
     make_example,
 )
-from oasr_backend.training.fbank import fbank
 
 
 def numbers(units):
