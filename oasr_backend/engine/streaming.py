@@ -6,6 +6,7 @@ completes has run. It knows nothing of Triton.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -45,6 +46,12 @@ log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 
+MAX_FAULTS = 1000
+"""Commands that may fail while a broken engine answers everybody."""
+
+LOOK_EVERY_S = 1.0
+"""Whether a client has gone can only be asked: of streams that wait for admission as often as this."""
+
 
 class StreamingEngine:
     """Serves live streams in batches of whatever is due; every chunk gets exactly one result."""
@@ -78,6 +85,7 @@ class StreamingEngine:
         self._ready: dict[LiveStream, None] = {}
         # False while the cache is known to have no room for one more.
         self._may_admit = True
+        self._looked_at = clock()
         self._thread = threading.Thread(target=self._run, name="oasr-streams", daemon=True)
 
     # Called from any thread.
@@ -144,10 +152,11 @@ class StreamingEngine:
             self._check_open(self._num_open - (replaced is not None))
             self._live[asked.stream_id] = live
             self._num_open += 1
-        if replaced is not None:
-            error = CancelledError("another START with the same id has begun the stream afresh")
-            self._inbox.leave(lambda: self._end(replaced, error))
-        self._inbox.leave(lambda: self._open(live))
+            # Within the lock, so that commands come in the order in which they were accepted.
+            if replaced is not None:
+                error = CancelledError("another START with the same id has begun the stream afresh")
+                self._inbox.leave(lambda: self._end(replaced, error))
+            self._inbox.leave(lambda: self._open(live))
 
     def feed_chunk(self, stream_id: str, chunk: Chunk, on_done: OnChunkDone) -> None:
         """Accept a stream's next audio, copying it; `on_done` gets its one result, in the engine's thread.
@@ -161,6 +170,8 @@ class StreamingEngine:
         )  # it may be a view
         num_samples = len(chunk.samples)
         with self._accepting:
+            if self._refusal is not None:
+                raise self._refusal
             live = self._live[stream_id]
             self._check_room(live, num_samples)
             live.num_accepted += num_samples
@@ -170,15 +181,19 @@ class StreamingEngine:
             waiting = WaitingChunk(
                 chunk, on_done, self._clock(), duration_s=live.seconds(live.num_accepted)
             )
-            # Within the lock, so that chunks arrive in the order in which they were accepted.
             self._inbox.leave(lambda: self._accept(live, waiting))
 
     def abort(self, stream_id: str) -> None:
         """End a stream, answering its chunks with CancelledError; KeyError where no stream of that id takes audio."""
+        error = CancelledError("the stream was cancelled")
         with self._accepting:
             live = self._live[stream_id]
-        error = CancelledError("the stream was cancelled")
-        self._inbox.leave(lambda: self._end(live, error))
+            self._inbox.leave(lambda: self._end(live, error))
+
+    def asked(self, stream_id: str) -> StreamRequest:
+        """Return what a live stream was started with; KeyError where no stream of that id takes audio."""
+        with self._accepting:
+            return self._live[stream_id].asked
 
     @property
     def num_open(self) -> int:
@@ -195,14 +210,12 @@ class StreamingEngine:
             )
 
     def _check_room(self, live: LiveStream, num_samples: int) -> None:
-        if self._refusal is not None:
-            raise self._refusal
         num_run = live.stream.num_chunks_run * self._samples_a_chunk(live)
         buffered_s = live.seconds(live.num_accepted + num_samples - num_run)
         if buffered_s > self._config.max_buffered_s:
             raise UnavailableError(
                 f"{buffered_s:.1f} s of the stream's audio wait; limit is {self._config.max_buffered_s:g} s "
-                "(max_buffered_s): send the chunk again when earlier ones are answered, or raise the limit"
+                "(max_buffered_s): wait for answers before sending more, or raise the limit"
             )
 
     # Called from the engine's thread.
@@ -213,6 +226,7 @@ class StreamingEngine:
             while not self._is_done():
                 self.take_commands(0.0 if is_busy else self._seconds_to_wakeup())
                 is_busy = self.step()
+                self._close_idle()
                 self._publish()
         except Exception as error:
             log.exception("the engine of streams has stopped on a fault of its own")
@@ -222,6 +236,14 @@ class StreamingEngine:
         with self._accepting:
             return self._refusal is not None and not self._num_waiting
 
+    def _close_idle(self) -> None:
+        """Once nothing more is accepted, end the streams that wait for no answer: others wait for their places."""
+        if self._refusal is None:
+            return
+        self.take_commands()  # what was accepted before is here now
+        for live in [live for live in self._by_activity if not live.waiting]:
+            self._close(live)
+
     def take_commands(self, timeout_s: float | None = 0.0) -> None:
         """Carry out what other threads have left."""
         for command in self._inbox.take(timeout_s):
@@ -230,18 +252,19 @@ class StreamingEngine:
     def step(self) -> bool:
         """Run one chunk of every stream that is due and admitted; tell whether there was any."""
         self._expire()
+        self._drop_cancelled()
         self._admit()
-        ready = [live for live in list(self._ready) if self._can_run(live)]
-        ready = [
-            live for live in ready if live in self._ready
-        ]  # a later one may have pushed it out
+        # Making room for one may push out another, before its turn or after.
+        ready = [live for live in list(self._ready) if live in self._ready and self._can_run(live)]
+        ready = [live for live in ready if live in self._ready]
         for streams, num_rows in cut(ready, self._ladder, self._batch_time_s):
             self._run_batch(streams, num_rows)
         return bool(ready)
 
     def _seconds_to_wakeup(self) -> float | None:
         admission_at = self._scheduler.next_wakeup() if self._may_admit else None
-        times = [t for t in (admission_at, self._expires_at()) if t is not None]
+        look_at = self._looked_at + LOOK_EVERY_S if self._scheduler.num_waiting_streaming else None
+        times = [t for t in (admission_at, self._expires_at(), look_at) if t is not None]
         return max(0.0, min(times) - self._clock()) if times else None
 
     def _open(self, live: LiveStream) -> None:
@@ -273,8 +296,10 @@ class StreamingEngine:
         while live.waiting and (
             live.stream.is_full or live.waiting[0].num_chunks_due <= live.stream.num_chunks_run
         ):
-            self._answer(live, live.waiting.popleft())
-        if live.stream.is_full or (live.is_ended and not live.waiting):
+            self._answer(live, live.waiting.popleft(), live.ended_by)
+        if live.ended_by is not None:
+            self._end(live, live.ended_by)
+        elif live.stream.is_full or (live.is_ended and not live.waiting):
             self._close(live)
         elif live.is_due and live in self._running:
             self._ready[live] = None
@@ -309,7 +334,7 @@ class StreamingEngine:
         self._model.swap_out(victim.stream)
         self._running.discard(victim)
         self._ready.pop(victim, None)
-        self._may_admit = False
+        self._may_admit = not self._running
         self._metrics.add("oasr_preemptions_total", 1)
         return victim
 
@@ -326,6 +351,7 @@ class StreamingEngine:
 
     def _forward(self, streams: Sequence[LiveStream], num_rows: int) -> bool:
         """Run a batch; where it fails, each stream alone, so that only the guilty one is over."""
+        num_run = [live.stream.num_chunks_run for live in streams]
         try:
             self._model.run([live.stream for live in streams], num_rows)
             return True
@@ -335,8 +361,11 @@ class StreamingEngine:
             if len(streams) == 1:
                 self._end(streams[0], ServerError(f"stream {ids}: transcribing failed: {error!r}"))
                 return False
-        for live in streams:
-            self._run_batch([live], self._ladder.smallest)
+        for live, before in zip(streams, num_run, strict=True):
+            if live.stream.num_chunks_run == before:
+                self._run_batch([live], self._ladder.smallest)
+            else:  # it had run before another one failed
+                self._go_on(live)
         return False
 
     def _answer(
@@ -347,8 +376,13 @@ class StreamingEngine:
         latency_s = self._clock() - waiting.accepted_at
         partial, reason = None, None
         if error is None:
-            partial = stream.partial(chunk.words)
             reason = "length" if stream.is_full else "end" if chunk.is_last else None
+            try:
+                partial = stream.partial(chunk.words)
+            except Exception as fault:
+                log.exception("stream %s: its text could not be made", live.stream_id)
+                error = ServerError(f"stream {live.stream_id}: making the text failed: {fault!r}")
+                live.ended_by, reason = error, None
         result = ChunkResult(
             live.stream_id,
             partial,
@@ -405,17 +439,24 @@ class StreamingEngine:
 
     def _expire(self) -> None:
         """End the streams that have idled too long; who waits for an answer does not idle."""
-        while (at := self._expires_at()) is not None and at <= self._clock():
-            idlest = next(iter(self._by_activity))
-            if idlest.waiting:
-                self._touch(idlest)
-                continue
-            log.info(
-                "stream %s sent nothing for %g s: it is over",
-                idlest.stream_id,
-                self._config.max_idle_s,
-            )
-            self._end(idlest, ClientError(f"the stream {idle_text(self._config.max_idle_s)}"))
+        now, max_idle_s = self._clock(), self._config.max_idle_s
+        for live in list(self._by_activity):
+            if live.last_active_at + max_idle_s > now:
+                return
+            if live.waiting:
+                self._touch(live)
+            else:
+                log.info("stream %s sent nothing for %g s: it is over", live.stream_id, max_idle_s)
+                self._end(live, ClientError(f"the stream {idle_text(max_idle_s)}"))
+
+    def _drop_cancelled(self) -> None:
+        """End the streams that wait for admission and whose clients have gone."""
+        if self._clock() < self._looked_at + LOOK_EVERY_S:
+            return
+        self._looked_at = self._clock()
+        for live in list(self._by_activity):
+            if live.waiting and live not in self._running and self._is_cancelled(live):
+                self._end(live, CancelledError("the stream was cancelled"))
 
     def _is_cancelled(self, live: LiveStream) -> bool:
         try:
@@ -445,9 +486,14 @@ class StreamingEngine:
     def _fail_everything(self, error: Exception) -> None:
         with self._accepting:
             self._refusal = UnavailableError(f"the engine has stopped: {error!r}: reload the model")
-        self.take_commands()
-        for live in list(self._by_activity):
-            self._end(live, ServerError(f"stream {live.stream_id}: the engine stopped: {error!r}"))
+        for _ in range(MAX_FAULTS):
+            if self._is_done():
+                break
+            with contextlib.suppress(Exception):  # a command may fail again
+                self.take_commands()
+                for live in list(self._by_activity):
+                    text = f"stream {live.stream_id}: the engine stopped: {error!r}"
+                    self._end(live, ServerError(text))
         self._publish()
 
 

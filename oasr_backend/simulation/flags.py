@@ -37,7 +37,14 @@ OWN_FLAGS = {
 
 WITHOUT_EFFECT = (
     *("adaptive_kappa", "streaming_cohort_admit", "max_streams", "measure_costs_s"),
-    *("cost_table_path", "max_waiting", "max_waiting_mb", "max_audio_s"),
+    *(
+        "cost_table_path",
+        "max_waiting",
+        "max_waiting_mb",
+        "max_audio_s",
+        "max_buffered_s",
+        "max_idle_s",
+    ),
 )
 """Options of the engine that the simulation has nothing for: streams, outputs, refusals."""
 

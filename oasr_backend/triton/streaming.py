@@ -5,12 +5,15 @@ Handed Triton's `pb_utils`, since only a model.py may import it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Sequence
 from functools import partial
 from math import inf
 from typing import Any
+
+import numpy as np
 
 from oasr_backend.allocator import keep_freed_memory
 from oasr_backend.engine.stream import Chunk, ChunkResult, StreamRequest
@@ -19,10 +22,12 @@ from oasr_backend.errors import AsrError, ClientError, ConfigError, ServerError,
 from oasr_backend.triton.logs import log_to_triton
 from oasr_backend.triton.metrics import TritonMetrics
 from oasr_backend.triton.replies import Reply, chunk_details_json
-from oasr_backend.triton.requests import read_options, read_rows
+from oasr_backend.triton.requests import RequestOptions, read_options, read_rows
 from oasr_backend.triton.settings import check_streaming, read_settings
 
 log = logging.getLogger(__name__)
+
+NO_SAMPLES = np.zeros(0, np.float32)
 
 START, END = 1, 2
 """Bits of a request's flags: it begins a sequence, it ends one."""
@@ -82,7 +87,19 @@ class StreamModel:
         self._metrics.add_now("oasr_chunks_total", 1, outcome=error.outcome)
 
     def _feed(self, request: Any, reply: Reply) -> None:
+        """Hand a chunk to the engine; what Triton takes for begun or ended is so, though the chunk is refused."""
         stream_id, flags = stream_id_of(request.correlation_id()), request.flags()
+        try:
+            self._take(request, reply, stream_id, flags)
+        except Exception:
+            with contextlib.suppress(KeyError, AsrError):
+                if flags & START:
+                    self._engine.abort(stream_id)
+                elif flags & END:
+                    self._engine.feed_chunk(stream_id, Chunk(NO_SAMPLES, is_last=True), _ignore)
+            raise
+
+    def _take(self, request: Any, reply: Reply, stream_id: str, flags: int) -> None:
         rows = read_rows(self._pb_utils, request)
         if len(rows) != 1:
             raise ClientError(f"WAV has {len(rows)} rows; a chunk is of one stream: send one row")
@@ -91,27 +108,31 @@ class StreamModel:
             raise ClientError(
                 "parameter 'deadline_ms' is for whole utterances; a stream has none: leave it out"
             )
-        if flags & START:
-            self._engine.add_request(
-                StreamRequest(
-                    stream_id,
-                    options.sample_rate_hz,
-                    options.transcribe_options(words=False),
-                    options.priority,
-                    options.tenant,
-                )
-            )
+        asked = StreamRequest(
+            stream_id,
+            options.sample_rate_hz,
+            options.transcribe_options(words=False),
+            options.priority,
+            options.tenant,
+        )
         chunk = Chunk(rows[0], bool(flags & END), reply.wants_details, reply.is_unwanted)
         try:
+            if flags & START:
+                self._engine.add_request(asked)
+            elif options != RequestOptions() and asked != self._engine.asked(stream_id):
+                raise ClientError(
+                    "the parameters differ from those of the stream's START, which hold for all of it: send the same, "
+                    "or none"
+                )
             self._engine.feed_chunk(stream_id, chunk, partial(answer, reply))
         except KeyError:
             raise ClientError(
                 f"stream {shown(request.correlation_id())} {idle_text(self._config.max_idle_s)}"
             ) from None
-        except AsrError:
-            if flags & START:  # it has begun with nothing, and its client thinks that it has not
-                self._engine.abort(stream_id)
-            raise
+
+
+def _ignore(result: ChunkResult) -> None:
+    """Take a result that nobody waits for."""
 
 
 def stream_id_of(correlation_id: int | str) -> str:

@@ -219,6 +219,27 @@ def test_a_bad_chunk_in_the_middle_is_refused_and_the_stream_goes_on(streams, sp
         assert stream.send(samples[4000:], end=True).text == alone["005.wav"]
 
 
+def test_a_refused_end_ends_its_stream_and_a_refused_start_begins_none(streams, spoken, alone):
+    samples = spoken["001.wav"]
+    with streams.begin("refused") as stream:
+        stream.send(samples[:4000])
+        assert "finite" in stream.send([np.nan], end=True).error
+        assert stream.send(samples, start=True, end=True).text == alone["001.wav"]
+    with streams.begin("taken") as first, streams.begin("taken", language="xx") as second:
+        first.send(samples[:4000])
+        assert "language is 'xx'" in second.send(samples).error
+        assert second.send(samples, end=True).error is not None, "it is not the first one's stream"
+
+
+def test_parameters_that_differ_from_those_of_start_are_refused(streams, spoken):
+    with streams.begin(sample_rate=8000) as stream:
+        stream.send(spoken["001.wav"][:800])
+        stream._parameters = {"sample_rate": 16000}
+        assert "parameters differ from those of the stream's START" in stream.send([0.0]).error
+        stream._parameters = {}
+        assert stream.send(end=True).error is None
+
+
 def test_more_streams_than_run_wait_and_beyond_the_limit_one_is_refused_at_once(
     server, small, spoken, alone
 ):

@@ -131,8 +131,8 @@ def test_a_full_buffer_refuses_the_chunk_and_the_stream_goes_on():
     with pytest.raises(UnavailableError) as error:
         h.feed("a", speech(3))
     assert str(error.value) == (
-        "0.3 s of the stream's audio wait; limit is 0.2 s (max_buffered_s): send the chunk again when earlier ones "
-        "are answered, or raise the limit"
+        "0.3 s of the stream's audio wait; limit is 0.2 s (max_buffered_s): wait for answers before sending more, or "
+        "raise the limit"
     )
     h.run()
     h.feed("a", speech(3), is_last=True)
@@ -345,3 +345,91 @@ def test_what_is_due_is_cut_to_rungs_and_the_last_part_padded(num_ready, batches
 def test_rows_that_cost_as_much_as_forwards_are_not_padded():
     parts = cut(list(range(5)), Ladder((1, 4, 8), 8), lambda rows: 0.001 * rows)
     assert [(len(streams), rows) for streams, rows in parts] == [(4, 4), (1, 1)]
+
+
+def test_streams_that_push_each_other_out_of_a_small_cache_all_get_their_text():
+    h = Harness(num_blocks=1)
+    for number, name in enumerate("abc"):
+        h.begin(name)
+        h.clock.advance(0.01)
+        h.feed(name, speech(number, 10 + number), is_last=True)
+    h.run()
+    assert [h.texts(name) for name in "abc"] == [["0 10"], ["1 11"], ["2 12"]]
+    assert h.model.num_blocks_used == h.engine.num_open == 0
+
+
+def test_who_waits_for_admission_and_has_gone_leaves_its_place():
+    h = Harness(max_streams=1)
+    gone = []
+    h.begin("a")
+    h.feed("a", speech(1))
+    h.begin("b")
+    h.feed("b", speech(2), is_cancelled=lambda: bool(gone))
+    h.run()
+    gone.append(True)
+    h.clock.advance(1.0)
+    assert h.engine._seconds_to_wakeup() == 0.0
+    h.run()
+    assert h.errors("b") == ["the stream was cancelled"]
+    assert h.engine.num_open == 1
+
+
+def test_closing_ends_the_streams_that_others_wait_for():
+    h = Harness(max_streams=1)
+    for name in "abc":
+        h.begin(name)
+        h.feed(name, speech(5))
+    h.engine.start()
+    h.engine.close()
+    assert [h.texts(name) for name in "abc"] == [["5"]] * 3
+    assert h.engine.num_open == h.model.num_blocks_used == 0
+
+
+def test_a_stream_whose_text_cannot_be_made_is_over_alone():
+    h = Harness()
+    for name in "ab":
+        h.begin(name)
+        h.feed(name, speech(1))
+
+    def broken(words):
+        raise RuntimeError("no text")
+
+    h.engine._live["a"].stream.partial = broken
+    h.run()
+    assert h.errors("a") == ["stream a: making the text failed: RuntimeError('no text')"]
+    assert h.texts("b") == ["1"]
+    assert h.engine.num_open == 1
+
+
+def test_a_batch_that_had_run_in_part_runs_none_twice():
+    h = Harness()
+    for name in "ab":
+        h.begin(name)
+        h.feed(name, speech(1, 2))
+    run = h.model.run
+
+    def half(streams, num_rows):
+        if len(streams) == 2:
+            run(streams[:1], num_rows)
+            raise RuntimeError("the second failed")
+        run(streams, num_rows)
+
+    h.model.run = half
+    h.run()
+    assert h.texts("a") == h.texts("b") == ["1 2"]
+
+
+def test_an_engine_that_stops_on_a_fault_answers_everybody():
+    h = Harness()
+    for name in "ab":
+        h.begin(name)
+        h.feed(name, speech(1))
+    h.engine._scheduler.schedule = None
+    h.engine.start()
+    h.engine._thread.join(timeout=10)
+    assert not h.engine._thread.is_alive()
+    for name in "ab":
+        [error] = h.errors(name)
+        assert error.startswith(f"stream {name}: the engine stopped: TypeError")
+    with pytest.raises(UnavailableError, match="the engine has stopped"):
+        h.begin("c")
