@@ -43,7 +43,7 @@ class Schedule:
         step is four times as fast; on CPUs without bfloat16 it is slower.
     """
 
-    num_epochs: int = 20
+    num_epochs: int = 23
     num_averaged: int = 4
     batch_seconds: float = 30.0
     peak_rate: float = 2e-3

@@ -234,7 +234,7 @@ def test_a_refused_end_ends_its_stream_and_a_refused_start_begins_none(streams, 
 def test_parameters_that_differ_from_those_of_start_are_refused(streams, spoken):
     with streams.begin(sample_rate=8000) as stream:
         stream.send(spoken["001.wav"][:800])
-        stream._parameters = {"sample_rate": 16000}
+        stream._parameters = {"sample_rate": 44100}
         assert "parameters differ from those of the stream's START" in stream.send([0.0]).error
         stream._parameters = {}
         assert stream.send(end=True).error is None
