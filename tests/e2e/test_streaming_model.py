@@ -90,7 +90,7 @@ def no_stream_is_open(server):
 
 
 def test_commands_of_people_are_understood(alone):
-    # Seven words of thirty are misheard (docs/demo-model.md).
+    # Six words of thirty are misheard (docs/demo-model.md).
     expected = references("cards") | references("commands")
     assert word_error_rate(list(expected.values()), [alone[name] for name in expected]) <= 0.25, (
         alone

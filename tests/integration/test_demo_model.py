@@ -40,9 +40,9 @@ def test_the_human_clips_are_the_seven_of_the_domain(people):
 
 
 @pytest.mark.parametrize("chunking", CHUNKINGS, ids=str)
-def test_at_most_a_quarter_of_what_people_say_is_misheard(recognizer, people, chunking):
+def test_at_most_a_fifth_of_what_people_say_is_misheard(recognizer, people, chunking):
     heard = [recognizer.transcribe(waveform, chunking) for waveform in people.waveforms]
-    assert word_error_rate(people.texts, heard) <= 0.25, list(zip(people.texts, heard, strict=True))
+    assert word_error_rate(people.texts, heard) <= 0.2, list(zip(people.texts, heard, strict=True))
 
 
 def test_a_report_names_test_words_chunks_and_rate(recognizer, people):
