@@ -67,6 +67,7 @@ def transcribe(options: argparse.Namespace) -> str:
             return converse(client, options.model, int(microphone.samplerate), events)
     finally:
         client.stop_stream(cancel_requests=True)
+        client.close()
 
 
 def check_server(client: Any, options: argparse.Namespace) -> None:
@@ -197,4 +198,9 @@ def number_or_name(text: str) -> int | str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(
+        exit_code
+    )  # gRPC's threads now and then keep a process that ends after a refused stream
