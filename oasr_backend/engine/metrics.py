@@ -60,7 +60,9 @@ METRICS: dict[str, MetricDefinition] = {
         MetricKind.COUNTER, "Chunks of streams answered, by outcome: ok or the kind of error"
     ),
     "oasr_chunk_latency_seconds": MetricDefinition(
-        MetricKind.HISTOGRAM, "From a chunk's acceptance to its answer", _SECONDS
+        MetricKind.HISTOGRAM,
+        "From a chunk's acceptance to its answer, of chunks that complete an encoder chunk",
+        _SECONDS,
     ),
     "oasr_cache_blocks": MetricDefinition(
         MetricKind.GAUGE, "Blocks of the key/value cache: used, and all there are"
@@ -84,7 +86,7 @@ class Metrics(Protocol):
         """Record one observation of a histogram."""
 
     def flush(self) -> None:
-        """Publish what was taken; the engine calls it once a step."""
+        """Publish what was taken; the engine calls it between steps."""
 
 
 class MemoryMetrics:

@@ -34,7 +34,7 @@ class Chunk:
     samples: (samples,) float32 in ±1, mono, at the stream's rate; none is allowed.
     is_last: no audio follows; the reply carries the final text.
     words: whether the reply carries words with times.
-    is_cancelled: asked right before a chunk of the stream would run.
+    is_cancelled: asked once a second while the chunk waits.
     """
 
     samples: Samples
@@ -66,15 +66,20 @@ class ChunkResult:
 OnChunkDone = Callable[[ChunkResult], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WaitingChunk:
-    """A chunk that was accepted, and the encoder chunks of its stream after which it is answered."""
+    """A chunk that was accepted, and the encoder chunks of its stream after which it is answered.
 
-    chunk: Chunk
+    Its audio is the stream's by then.
+    """
+
     on_done: OnChunkDone
+    is_last: bool
+    words: bool
+    is_cancelled: Callable[[], bool]
     accepted_at: float
     duration_s: float
-    num_chunks_due: int = 0
+    num_chunks_due: int
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +90,7 @@ class LiveStream:
     num_accepted: samples, at its own rate.
     is_ended: its last chunk has come.
     ended_by: why it is over before that.
+    waiting: any thread may add to it, under the engine's lock; the engine's thread takes from it.
     """
 
     asked: StreamRequest

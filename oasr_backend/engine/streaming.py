@@ -11,13 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from oasr_backend.audio import SAMPLE_RATE_HZ, check_sample_rate, check_samples
+from oasr_backend.audio import SAMPLE_RATE_HZ, Samples, check_sample_rate, check_samples
 from oasr_backend.config import EngineConfig
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.metrics import MemoryMetrics, Metrics
@@ -50,7 +49,11 @@ MAX_FAULTS = 1000
 """Commands that may fail while a broken engine answers everybody."""
 
 LOOK_EVERY_S = 1.0
-"""Whether a client has gone can only be asked: of streams that wait for admission as often as this."""
+"""Whether a client has gone can only be asked, which takes a while: of chunks that wait as long as this, as often as
+this. Streams that idle are found at the same time."""
+
+PUBLISH_EVERY_S = 0.1
+"""A metric takes Triton a while, so they are published together."""
 
 
 class StreamingEngine:
@@ -76,16 +79,18 @@ class StreamingEngine:
         self._refusal: UnavailableError | None = None
         # Of those that take more audio, by the caller's id.
         self._live: dict[str, LiveStream] = {}
-        # Everyone, the longest idle first.
-        self._by_activity: dict[LiveStream, None] = {}
         self._num_open = 0
         self._num_waiting = 0
+        self._num_answered_at_once = 0
+        # Everyone.
+        self._streams: dict[LiveStream, None] = {}
         # Of those admitted, whoever has a chunk to run, in the order in which they became ready.
         self._running: set[LiveStream] = set()
         self._ready: dict[LiveStream, None] = {}
         # False while the cache is known to have no room for one more.
         self._may_admit = True
         self._looked_at = clock()
+        self._publish_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="oasr-streams", daemon=True)
 
     # Called from any thread.
@@ -159,29 +164,39 @@ class StreamingEngine:
             self._inbox.leave(lambda: self._open(live))
 
     def feed_chunk(self, stream_id: str, chunk: Chunk, on_done: OnChunkDone) -> None:
-        """Accept a stream's next audio, copying it; `on_done` gets its one result, in the engine's thread.
+        """Accept a stream's next audio, copying it; `on_done` gets its one result, in the engine's thread or at once.
+
+        At once, before this returns, where the audio completes no encoder chunk and none waits.
 
         Raises KeyError where no stream of that id takes audio, ClientError for samples that are none, and
         UnavailableError beyond `max_buffered_s` or once closed. The stream goes on without a chunk that was refused.
         """
         check_samples(chunk.samples)
-        chunk = replace(
-            chunk, samples=np.array(chunk.samples, dtype=np.float32)
-        )  # it may be a view
-        num_samples = len(chunk.samples)
+        samples = np.array(chunk.samples, dtype=np.float32)  # it may be a view
         with self._accepting:
             if self._refusal is not None:
                 raise self._refusal
             live = self._live[stream_id]
-            self._check_room(live, num_samples)
-            live.num_accepted += num_samples
-            if chunk.is_last:
-                del self._live[stream_id]
-            self._num_waiting += 1
+            self._check_room(live, len(samples))
+            completes_chunk = self._take_audio(live, samples, chunk.is_last)
             waiting = WaitingChunk(
-                chunk, on_done, self._clock(), duration_s=live.seconds(live.num_accepted)
+                on_done,
+                chunk.is_last,
+                chunk.words,
+                chunk.is_cancelled,
+                live.last_active_at,
+                live.seconds(live.num_accepted),
+                live.stream.num_chunks_due,
             )
-            self._inbox.leave(lambda: self._accept(live, waiting))
+            is_answered_at_once = not (completes_chunk or live.waiting or live.ended_by)
+            if is_answered_at_once:
+                self._num_answered_at_once += 1
+            else:
+                live.waiting.append(waiting)
+                self._num_waiting += 1
+                self._inbox.leave(lambda: self._look_at(live))
+        if is_answered_at_once:
+            self._answer(live, waiting)
 
     def abort(self, stream_id: str) -> None:
         """End a stream, answering its chunks with CancelledError; KeyError where no stream of that id takes audio."""
@@ -199,6 +214,24 @@ class StreamingEngine:
     def num_open(self) -> int:
         """Streams that are not over."""
         return self._num_open
+
+    def _take_audio(self, live: LiveStream, samples: Samples, is_last: bool) -> bool:
+        """Give a stream its next audio; tell whether the engine has something to do for it."""
+        live.num_accepted += len(samples)
+        live.last_active_at = self._clock()
+        num_chunks_due = live.stream.num_chunks_due
+        if is_last:
+            live.is_ended = True
+            del self._live[live.stream_id]
+        try:
+            live.stream.accept(samples)
+            if is_last:
+                live.stream.finish()
+        except Exception as error:
+            log.exception("stream %s: its audio could not be prepared", live.stream_id)
+            text = f"stream {live.stream_id}: preparing failed: {error!r}"
+            live.ended_by = ServerError(text)
+        return is_last or live.stream.num_chunks_due > num_chunks_due
 
     def _check_open(self, num_open: int) -> None:
         if self._refusal is not None:
@@ -227,7 +260,9 @@ class StreamingEngine:
                 self.take_commands(0.0 if is_busy else self._seconds_to_wakeup())
                 is_busy = self.step()
                 self._close_idle()
-                self._publish()
+                if self._publish_at is not None and self._publish_at <= self._clock():
+                    self._publish()
+            self._publish()
         except Exception as error:
             log.exception("the engine of streams has stopped on a fault of its own")
             self._fail_everything(error)
@@ -240,19 +275,19 @@ class StreamingEngine:
         """Once nothing more is accepted, end the streams that wait for no answer: others wait for their places."""
         if self._refusal is None:
             return
-        self.take_commands()  # what was accepted before is here now
-        for live in [live for live in self._by_activity if not live.waiting]:
+        self.take_commands()  # who was accepted before is here now
+        for live in [live for live in self._streams if not live.waiting]:
             self._close(live)
 
     def take_commands(self, timeout_s: float | None = 0.0) -> None:
         """Carry out what other threads have left."""
         for command in self._inbox.take(timeout_s):
             command()
+            self._note_change()
 
     def step(self) -> bool:
         """Run one chunk of every stream that is due and admitted; tell whether there was any."""
-        self._expire()
-        self._drop_cancelled()
+        self._look_around()
         self._admit()
         # Making room for one may push out another, before its turn or after.
         ready = [live for live in list(self._ready) if live in self._ready and self._can_run(live)]
@@ -263,31 +298,18 @@ class StreamingEngine:
 
     def _seconds_to_wakeup(self) -> float | None:
         admission_at = self._scheduler.next_wakeup() if self._may_admit else None
-        look_at = self._looked_at + LOOK_EVERY_S if self._scheduler.num_waiting_streaming else None
-        times = [t for t in (admission_at, self._expires_at(), look_at) if t is not None]
+        look_at = self._looked_at + LOOK_EVERY_S if self._streams else None
+        times = [t for t in (admission_at, look_at, self._publish_at) if t is not None]
         return max(0.0, min(times) - self._clock()) if times else None
 
     def _open(self, live: LiveStream) -> None:
-        self._by_activity[live] = None
+        self._streams[live] = None
         self._scheduler.add_request(live.request)
 
-    def _accept(self, live: LiveStream, waiting: WaitingChunk) -> None:
-        """Give a chunk to its stream; answer it at once where it completes no encoder chunk."""
+    def _look_at(self, live: LiveStream) -> None:
+        """See what is to do for a stream that has got audio."""
         if live.is_over:
-            self._answer(live, waiting, live.ended_by)
             return
-        self._touch(live)
-        try:
-            live.stream.accept(waiting.chunk.samples)
-            if waiting.chunk.is_last:
-                live.is_ended = True
-                live.stream.finish()
-        except Exception as error:
-            log.exception("stream %s: its audio could not be prepared", live.stream_id)
-            live.waiting.append(waiting)
-            self._end(live, ServerError(f"stream {live.stream_id}: preparing failed: {error!r}"))
-            return
-        live.waiting.append(replace(waiting, num_chunks_due=live.stream.num_chunks_due))
         self._scheduler.update(live.request.request_id, self._backlog_frames(live))
         self._go_on(live)
 
@@ -296,10 +318,8 @@ class StreamingEngine:
         while live.waiting and (
             live.stream.is_full or live.waiting[0].num_chunks_due <= live.stream.num_chunks_run
         ):
-            self._answer(live, live.waiting.popleft(), live.ended_by)
-        if live.ended_by is not None:
-            self._end(live, live.ended_by)
-        elif live.stream.is_full or (live.is_ended and not live.waiting):
+            self._answer_next(live)
+        if live.ended_by is not None or live.stream.is_full or (live.is_ended and not live.waiting):
             self._close(live)
         elif live.is_due and live in self._running:
             self._ready[live] = None
@@ -317,9 +337,6 @@ class StreamingEngine:
 
     def _can_run(self, live: LiveStream) -> bool:
         """Make room in the cache for a stream's next chunk, where need be by sending others back to wait."""
-        if self._is_cancelled(live):
-            self._end(live, CancelledError("the stream was cancelled"))
-            return False
         while not self._model.reserve(live.stream):
             victim = self._preempt()
             if victim is live:
@@ -368,99 +385,90 @@ class StreamingEngine:
                 self._go_on(live)
         return False
 
-    def _answer(
-        self, live: LiveStream, waiting: WaitingChunk, error: AsrError | None = None
-    ) -> None:
-        """Give a chunk its one result."""
-        chunk, stream = waiting.chunk, live.stream
-        latency_s = self._clock() - waiting.accepted_at
-        partial, reason = None, None
-        if error is None:
-            reason = "length" if stream.is_full else "end" if chunk.is_last else None
+    def _answer_next(self, live: LiveStream) -> None:
+        """Give the chunk that has waited the longest its one result."""
+        waiting = live.waiting[0]
+        self._answer(live, waiting)
+        # Not before: it tells callers' threads that the next one's turn has not come.
+        with self._accepting:
+            live.waiting.popleft()
+            self._num_waiting -= 1
+        live.last_active_at = self._clock()
+        outcome = "ok" if live.ended_by is None else live.ended_by.outcome
+        self._metrics.add("oasr_chunks_total", 1, outcome=outcome)
+        latency_s = live.last_active_at - waiting.accepted_at
+        self._metrics.observe("oasr_chunk_latency_seconds", latency_s)
+
+    def _answer(self, live: LiveStream, waiting: WaitingChunk) -> None:
+        """Tell a caller what its chunk gave: the text so far, or why the stream is over."""
+        try:
+            waiting.on_done(self._result(live, waiting))
+        except Exception:
+            log.exception("stream %s: a result could not be delivered", live.stream_id)
+
+    def _result(self, live: LiveStream, waiting: WaitingChunk) -> ChunkResult:
+        stream, partial, reason = live.stream, None, None
+        if live.ended_by is None:
             try:
-                partial = stream.partial(chunk.words)
+                partial = stream.partial(waiting.words)
+                reason = "length" if stream.is_full else "end" if waiting.is_last else None
             except Exception as fault:
                 log.exception("stream %s: its text could not be made", live.stream_id)
                 error = ServerError(f"stream {live.stream_id}: making the text failed: {fault!r}")
-                live.ended_by, reason = error, None
-        result = ChunkResult(
+                self._inbox.leave(lambda: self._end(live, error))
+                live.ended_by = error
+        return ChunkResult(
             live.stream_id,
             partial,
-            error,
+            live.ended_by,
             is_final=reason is not None,
             finish_reason=reason,
             duration_s=waiting.duration_s,
-            latency_s=latency_s,
+            latency_s=self._clock() - waiting.accepted_at,
             num_encoder_chunks=stream.num_chunks_run,
         )
-        with self._accepting:
-            self._num_waiting -= 1
-        self._touch(live)
-        try:
-            waiting.on_done(result)
-        except Exception:
-            log.exception("stream %s: a result could not be delivered", live.stream_id)
-        self._metrics.add("oasr_chunks_total", 1, outcome="ok" if error is None else error.outcome)
-        self._metrics.observe("oasr_chunk_latency_seconds", latency_s)
 
     def _end(self, live: LiveStream, error: AsrError) -> None:
         """Answer whatever waits for a stream with an error; the stream is over."""
-        if live.is_over:
-            return
-        live.ended_by = error
-        while live.waiting:
-            self._answer(live, live.waiting.popleft(), error)
-        self._close(live)
+        if not live.is_over:
+            live.ended_by = error
+            self._close(live)
 
     def _close(self, live: LiveStream) -> None:
-        """Free what a stream holds."""
-        live.is_over = True
+        """Answer whatever waits for a stream, and free what it holds."""
         with self._accepting:
+            live.is_over = True
             if self._live.get(live.stream_id) is live:
                 del self._live[live.stream_id]
             self._num_open -= 1
+        while live.waiting:
+            self._answer_next(live)
         self._scheduler.abort_request(live.request.request_id)
         self._running.discard(live)
         self._ready.pop(live, None)
-        self._by_activity.pop(live, None)
+        self._streams.pop(live, None)
         self._model.close(live.stream)
         self._may_admit = True
 
-    def _touch(self, live: LiveStream) -> None:
-        """Note that a stream is active: it goes last in the order of idleness."""
-        if not live.is_over:
-            live.last_active_at = self._clock()
-            self._by_activity.pop(live, None)
-            self._by_activity[live] = None
-
-    def _expires_at(self) -> float | None:
-        idlest = next(iter(self._by_activity), None)
-        return None if idlest is None else idlest.last_active_at + self._config.max_idle_s
-
-    def _expire(self) -> None:
-        """End the streams that have idled too long; who waits for an answer does not idle."""
-        now, max_idle_s = self._clock(), self._config.max_idle_s
-        for live in list(self._by_activity):
-            if live.last_active_at + max_idle_s > now:
-                return
-            if live.waiting:
-                self._touch(live)
-            else:
+    def _look_around(self) -> None:
+        """Once in a while, end the streams that idle or whose clients have gone."""
+        now = self._clock()
+        if now < self._looked_at + LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        self._note_change()
+        for live in list(self._streams):
+            if live.waiting:  # who waits for an answer does not idle
+                if live.waiting[0].accepted_at + LOOK_EVERY_S <= now and self._is_cancelled(live):
+                    self._end(live, CancelledError("the stream was cancelled"))
+            elif live.last_active_at + self._config.max_idle_s <= now:
+                max_idle_s = self._config.max_idle_s
                 log.info("stream %s sent nothing for %g s: it is over", live.stream_id, max_idle_s)
                 self._end(live, ClientError(f"the stream {idle_text(max_idle_s)}"))
 
-    def _drop_cancelled(self) -> None:
-        """End the streams that wait for admission and whose clients have gone."""
-        if self._clock() < self._looked_at + LOOK_EVERY_S:
-            return
-        self._looked_at = self._clock()
-        for live in list(self._by_activity):
-            if live.waiting and live not in self._running and self._is_cancelled(live):
-                self._end(live, CancelledError("the stream was cancelled"))
-
     def _is_cancelled(self, live: LiveStream) -> bool:
         try:
-            return any(waiting.chunk.is_cancelled() for waiting in live.waiting)
+            return any(waiting.is_cancelled() for waiting in live.waiting)
         except Exception:
             log.exception("stream %s: whether it is cancelled is not known", live.stream_id)
             return False
@@ -475,7 +483,16 @@ class StreamingEngine:
     def _batch_time_s(self, num_rows: int) -> float:
         return self._scheduler.costs.batch_time_s(num_rows, self._model.chunk_frames)
 
+    def _note_change(self) -> None:
+        """Have the metrics published soon."""
+        if self._publish_at is None:
+            self._publish_at = self._clock() + PUBLISH_EVERY_S
+
     def _publish(self) -> None:
+        with self._accepting:
+            num_at_once, self._num_answered_at_once = self._num_answered_at_once, 0
+        self._publish_at = None
+        self._metrics.add("oasr_chunks_total", num_at_once, outcome="ok")
         self._metrics.set("oasr_backlog_requests", self._num_waiting)
         self._metrics.set("oasr_streams", len(self._running), state="running")
         self._metrics.set("oasr_streams", self._scheduler.num_waiting_streaming, state="waiting")
@@ -491,7 +508,7 @@ class StreamingEngine:
                 break
             with contextlib.suppress(Exception):  # a command may fail again
                 self.take_commands()
-                for live in list(self._by_activity):
+                for live in list(self._streams):
                     text = f"stream {live.stream_id}: the engine stopped: {error!r}"
                     self._end(live, ServerError(text))
         self._publish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,18 +13,18 @@ from oasr_backend.cache.pool import Pool
 from oasr_backend.cache.stream import CachePools, StreamCache
 from oasr_backend.decode.ctc import CtcDecoder, LogProbs
 from oasr_backend.errors import ConfigError
-from oasr_backend.features.fbank import Fbank, StreamingFbank
+from oasr_backend.features import fbank
 from oasr_backend.models.base import TranscribeOptions
 from oasr_backend.models.bundle import Bundle, StreamingSettings
 from oasr_backend.models.ctc import CtcConfig, CtcModel
 from oasr_backend.models.streams import Partial
-from oasr_backend.runtime.base import ChunkBatch, EncoderRuntime
+from oasr_backend.runtime.base import ChunkBatch, EncoderRuntime, Floats
 
 NO_SAMPLES = np.zeros(0, np.float32)
 
 
 class CtcStream:
-    """One stream: features that wait for their chunk, its place in the caches, and its decoder."""
+    """One stream: samples that wait for their chunk, its place in the caches, and its decoder."""
 
     def __init__(self, model: CtcModel, chunk_size: int, sample_rate_hz: int) -> None:
         bundle = model.bundle
@@ -32,48 +33,53 @@ class CtcStream:
         self._step_frames = chunk_size * bundle.subsampling
         self._window_frames = bundle.chunk_frames(chunk_size)
         self._resampler = _Resampler(sample_rate_hz)
-        self._fbank = StreamingFbank(bundle.features.num_mels)
-        # Those from the next chunk to run on.
-        self._features: Fbank = np.zeros((0, bundle.features.num_mels), np.float32)
-        self._num_frames = 0
+        self._num_samples = 0
+        # What has come, and what of it is joined: from the first sample of the next chunk on.
+        self._pieces: deque[Samples] = deque()
+        self._samples: Samples = NO_SAMPLES
+        self._partials: dict[bool, Partial] = {}
         self.decoder: CtcDecoder = model.new_decoder()
         self.cache = StreamCache()
         self.num_chunks_run = self.num_chunks_due = 0
         self.is_full = False
 
     def accept(self, samples: Samples) -> None:
-        """Take the next (samples,) float32 in ±1, at the stream's own rate."""
-        self._accept(self._resampler.accept(samples))
-        self.num_chunks_due = max(
-            0, (self._num_frames - self._window_frames) // self._step_frames + 1
-        )
+        """Take the next (samples,) float32 in ±1, at the stream's own rate; they are kept."""
+        self._keep(self._resampler.accept(samples))
+        num_frames = fbank.num_frames(self._num_samples)
+        self.num_chunks_due = max(0, (num_frames - self._window_frames) // self._step_frames + 1)
 
     def finish(self) -> None:
         """Learn that no audio follows: what is left makes a last, shorter chunk, if it makes an encoder frame."""
-        self._accept(self._resampler.finish())
-        num_encoder_frames = self._model.bundle.encoder_frames(self._num_frames)
+        self._keep(self._resampler.finish())
+        num_encoder_frames = self._model.bundle.encoder_frames(fbank.num_frames(self._num_samples))
         self.num_chunks_due = -(-num_encoder_frames // self._chunk_size)
 
     def partial(self, words: bool) -> Partial:
         """Return what was said so far."""
-        best = self.decoder.best()
-        return Partial(self._model.transcript(best, words), self._model.stable_text(best))
+        if words not in self._partials:
+            best = self.decoder.best()
+            text, stable_text = self._model.transcript(best, words), self._model.stable_text(best)
+            self._partials[words] = Partial(text, stable_text)
+        return self._partials[words]
 
-    def next_window(self) -> Fbank:
-        """Return the features of the next chunk: (frames, mels), fewer than a window only in the last one."""
-        return self._features[: self._window_frames]
+    def next_window(self) -> Samples:
+        """Return the samples of the next chunk, fewer than a window only in the last one."""
+        if self._pieces:
+            pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
+            self._samples = np.concatenate([self._samples, *pieces])
+        return self._samples[: fbank.num_samples(self._window_frames)]
 
     def take(self, log_probs: LogProbs) -> None:
         """Take what the next chunk gave: (frames, vocabulary)."""
         self.decoder.advance(log_probs)
-        self._features = self._features[self._step_frames :]
+        self._partials.clear()
+        self._samples = self._samples[self._step_frames * fbank.SHIFT_SAMPLES :]
         self.num_chunks_run += 1
 
-    def _accept(self, samples: Samples) -> None:
-        frames = self._fbank.accept(samples)
-        if len(frames):
-            self._features = np.concatenate([self._features, frames])
-            self._num_frames += len(frames)
+    def _keep(self, samples: Samples) -> None:
+        self._pieces.append(samples)
+        self._num_samples += len(samples)
 
 
 class CtcStreams:
@@ -151,23 +157,20 @@ class CtcStreams:
 
     def _batch(self, streams: Sequence[CtcStream], num_rows: int) -> ChunkBatch:
         bundle, blocks, contexts = self._model.bundle, self._pools.blocks, self._pools.contexts
-        features = np.zeros(
-            (num_rows, bundle.chunk_frames(self._chunk_size), bundle.features.num_mels), np.float32
-        )
         num_entries = self._num_entries(max(len(stream.cache.blocks) for stream in streams))
         table = np.zeros((num_rows, num_entries), np.int64)
         chunk_length, offset, cache_length = np.zeros((3, num_rows), np.int64)
         places = np.zeros(num_rows, np.int64)
-        for row, stream in enumerate(streams):
-            window, cache = stream.next_window(), stream.cache
-            features[row, : len(window)] = window
-            chunk_length[row] = bundle.encoder_frames(len(window))
+        windows = [stream.next_window() for stream in streams]
+        for row, (stream, window) in enumerate(zip(streams, windows, strict=True)):
+            cache = stream.cache
+            chunk_length[row] = bundle.encoder_frames(fbank.num_frames(len(window)))
             offset[row] = cache.offset * self._chunk_size
             cache_length[row] = len(cache.blocks) * self._chunk_size
             table[row, : len(cache.blocks)] = cache.blocks
             places[row] = cache.context
         return ChunkBatch(
-            features,
+            self._features(windows, num_rows),
             chunk_length,
             offset,
             cache_length,
@@ -175,6 +178,19 @@ class CtcStreams:
             blocks.array,
             contexts.array[places],
         )
+
+    def _features(self, windows: Sequence[Samples], num_rows: int) -> Floats:
+        """Return the features of each window, (num_rows, frames, mels); what lies behind its end is never seen."""
+        num_frames, num_mels = (
+            self._model.bundle.chunk_frames(self._chunk_size),
+            self._model.bundle.features.num_mels,
+        )
+        waves = np.zeros((len(windows), fbank.num_samples(num_frames)), np.float32)
+        for wave, window in zip(waves, windows, strict=True):
+            wave[: len(window)] = window
+        features = np.zeros((num_rows, num_frames, num_mels), np.float32)
+        features[: len(windows)] = fbank.fbank(waves, num_mels)
+        return features
 
     def _num_entries(self, most_blocks: int) -> int:
         """Return the width of the table: few different ones, so that the runtime finds its memory laid out."""

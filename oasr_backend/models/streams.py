@@ -26,7 +26,10 @@ class Partial:
 
 
 class Stream(Protocol):
-    """One stream's audio, caches and text; only the engine's thread touches it.
+    """One stream's audio, caches and text.
+
+    Callers' threads give it audio, one at a time, while the engine's may run it; its text is read by either, while no
+    chunk of it is due.
 
     num_chunks_run: encoder chunks that have run.
     num_chunks_due: encoder chunks that the audio so far completes; after `finish`, all there will be.
@@ -38,7 +41,7 @@ class Stream(Protocol):
     is_full: bool
 
     def accept(self, samples: Samples) -> None:
-        """Take the next (samples,) float32 in ±1, at the stream's own rate."""
+        """Take the next (samples,) float32 in ±1, at the stream's own rate; they are the stream's to keep."""
 
     def finish(self) -> None:
         """Learn that no audio follows: what is left makes a last, shorter chunk."""

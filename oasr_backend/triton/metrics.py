@@ -27,9 +27,10 @@ class TritonMetrics:
         }
         self._metrics: dict[Key, Any] = {}
         self._lock = threading.Lock()
-        # Each call crosses to Triton's process: 0.1 ms that a step pays once, not once a request.
+        # Each call crosses to Triton's process: 0.1 ms that is paid between steps, and once for many requests.
         self._amounts: dict[Key, float] = defaultdict(float)
         self._values: dict[Key, float] = {}
+        self._observations: list[tuple[str, float]] = []
 
     def add(self, name: str, amount: float, **labels: str) -> None:
         self._amounts[(name, *labels.items())] += amount
@@ -38,7 +39,7 @@ class TritonMetrics:
         self._values[(name, *labels.items())] = value
 
     def observe(self, name: str, value: float) -> None:
-        self._metric((name,)).observe(value)
+        self._observations.append((name, value))
 
     def add_now(self, name: str, amount: float, **labels: str) -> None:
         """Add to a counter at once; from any thread."""
@@ -53,8 +54,11 @@ class TritonMetrics:
             self._metric(key).increment(amount)
         for key, value in self._values.items():
             self._metric(key).set(value)
+        for name, value in self._observations:
+            self._metric((name,)).observe(value)
         self._amounts.clear()
         self._values.clear()
+        self._observations.clear()
 
     def _metric(self, key: Key) -> Any:
         with self._lock:

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 from oasr_backend.allocator import keep_freed_memory
+from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.engine.job import Utterance
 from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.errors import AsrError, ClientError, ServerError
@@ -20,6 +21,7 @@ from oasr_backend.triton.logs import log_to_triton
 from oasr_backend.triton.metrics import TritonMetrics
 from oasr_backend.triton.replies import UtterancesReply
 from oasr_backend.triton.requests import read_options, read_rows
+from oasr_backend.triton.senders import Senders
 from oasr_backend.triton.settings import read_settings
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ class OfflineModel:
         self._pb_utils = pb_utils
         log_to_triton(pb_utils)
         keep_freed_memory()
+        use_one_blas_thread()
         settings = read_settings(json.loads(args["model_config"]))
         recognizer = settings.family.load(settings.family_options)
         config = settings.engine_config(recognizer.fixed_window_frames)
@@ -41,6 +44,7 @@ class OfflineModel:
         self._engine = OfflineEngine(config, recognizer, self._metrics)
         self._engine.warm_up()
         self._engine.start()
+        self._senders = Senders()
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Hand requests to the engine, which replies later; blocks while its backlog is full.
@@ -55,10 +59,11 @@ class OfflineModel:
     def finalize(self) -> None:
         """Answer what was accepted and stop."""
         self._engine.close()
+        self._senders.close()
 
     def _accept(self, request: Any) -> None:
         """Take one request; nothing may leave here, since Triton would fail its neighbours too."""
-        reply = UtterancesReply(self._pb_utils, request)
+        reply = UtterancesReply(self._pb_utils, self._senders, request)
         try:
             self._add(self._read(request, reply), reply)
         except AsrError as error:

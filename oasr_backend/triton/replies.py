@@ -9,6 +9,7 @@ import json
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from oasr_backend.engine.job import Result
 from oasr_backend.engine.stream import ChunkResult
 from oasr_backend.errors import AsrError, ServerError
 from oasr_backend.models.base import Transcript, Word
+from oasr_backend.triton.senders import Senders
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +29,10 @@ DETAILS = "DETAILS"
 class Reply:
     """Sends a request's one response."""
 
-    def __init__(self, pb_utils: Any, request: Any) -> None:
+    def __init__(self, pb_utils: Any, senders: Senders, request: Any) -> None:
         """Keep what is needed of `request`, which itself must not outlive `execute()`."""
         self._pb_utils = pb_utils
+        self._senders = senders
         self._sender = request.get_response_sender()
         self._output_names = tuple(request.requested_output_names())
         self._lock = threading.Lock()
@@ -69,18 +72,23 @@ class Reply:
             if self._is_sent:
                 return  # another row's error was the answer
             self._is_sent = True
-        self._sender.send(response, flags=self._pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self._deliver(response)
+
+    def _deliver(self, response: Any) -> None:
+        flags = self._pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        self._senders.send(partial(self._sender.send, response, flags=flags))
 
     def _string_tensor(self, name: str, texts: Sequence[str]) -> Any:
-        rows = np.array([[text.encode()] for text in texts], dtype=np.object_).reshape(-1, 1)
+        rows = np.empty((len(texts), 1), dtype=np.object_)
+        rows[:, 0] = [text.encode() for text in texts]
         return self._pb_utils.Tensor(name, rows)
 
 
 class UtterancesReply(Reply):
     """Collects the results of a request's rows."""
 
-    def __init__(self, pb_utils: Any, request: Any) -> None:
-        super().__init__(pb_utils, request)
+    def __init__(self, pb_utils: Any, senders: Senders, request: Any) -> None:
+        super().__init__(pb_utils, senders, request)
         self._results: list[Result | None] = []
 
     def expect(self, num_rows: int) -> None:
@@ -100,6 +108,38 @@ class UtterancesReply(Reply):
         texts = [r.transcript.text for r in results if r.transcript is not None]
         details = [details_json(r) for r in results] if self.wants_details else []
         self.succeed(result.request_id, texts, details)
+
+
+class ChunkReply(Reply):
+    """Answers a chunk: from `execute()` itself where the answer is there by its end, which costs Triton a third."""
+
+    def __init__(self, pb_utils: Any, senders: Senders, request: Any) -> None:
+        super().__init__(pb_utils, senders, request)
+        self._in_execute = True
+        self._early_response: Any = None
+        self._leaving = threading.Lock()
+
+    def set_result(self, result: ChunkResult) -> None:
+        """Answer with what became of the chunk."""
+        if result.error is not None:
+            self.fail(result.error)
+            return
+        assert result.partial is not None, "no error, so there is a text"
+        details = [chunk_details_json(result)] if self.wants_details else []
+        self.succeed(result.stream_id, [result.partial.transcript.text], details)
+
+    def end_of_execute(self) -> Any:
+        """Return the response where it is there, to be returned to Triton; None where it will be sent."""
+        with self._leaving:
+            self._in_execute = False
+            return self._early_response
+
+    def _deliver(self, response: Any) -> None:
+        with self._leaving:
+            if self._in_execute:
+                self._early_response = response
+                return
+        super()._deliver(response)
 
 
 def details_json(result: Result) -> str:

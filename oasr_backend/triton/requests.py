@@ -48,6 +48,9 @@ class RequestOptions:
         return TranscribeOptions(self.language, self.task, words)
 
 
+DEFAULT_OPTIONS = RequestOptions()
+
+
 def read_options(parameters_json: str) -> RequestOptions:
     """Read a request's parameters; raises ClientError for an unknown name or a bad value."""
     try:
@@ -57,6 +60,8 @@ def read_options(parameters_json: str) -> RequestOptions:
             f"the parameters cannot be read: {error}: send names and plain values"
         ) from error
     known = {k: v for k, v in parameters.items() if not k.startswith("triton_")}  # Triton's own
+    if not known:
+        return DEFAULT_OPTIONS
     for name, value in known.items():
         if name not in PARAMETER_NAMES:
             raise ClientError(

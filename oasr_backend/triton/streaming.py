@@ -9,20 +9,26 @@ import contextlib
 import json
 import logging
 from collections.abc import Sequence
-from functools import partial
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from oasr_backend.allocator import keep_freed_memory
+from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.engine.stream import Chunk, ChunkResult, StreamRequest
 from oasr_backend.engine.streaming import StreamingEngine, idle_text
 from oasr_backend.errors import AsrError, ClientError, ConfigError, ServerError, shown
 from oasr_backend.triton.logs import log_to_triton
 from oasr_backend.triton.metrics import TritonMetrics
-from oasr_backend.triton.replies import Reply, chunk_details_json
-from oasr_backend.triton.requests import RequestOptions, read_options, read_rows
+from oasr_backend.triton.replies import ChunkReply
+from oasr_backend.triton.requests import (
+    DEFAULT_OPTIONS,
+    RequestOptions,
+    read_options,
+    read_rows,
+)
+from oasr_backend.triton.senders import Senders
 from oasr_backend.triton.settings import check_streaming, read_settings
 
 log = logging.getLogger(__name__)
@@ -41,6 +47,7 @@ class StreamModel:
         self._pb_utils = pb_utils
         log_to_triton(pb_utils)
         keep_freed_memory()
+        use_one_blas_thread()
         model_config = json.loads(args["model_config"])
         settings = read_settings(model_config)
         self._config = settings.engine_config(fixed_window_frames=None)
@@ -57,19 +64,25 @@ class StreamModel:
         self._engine = StreamingEngine(self._config, model, self._metrics)
         self._engine.warm_up()
         self._engine.start()
+        self._senders = Senders()
 
-    def execute(self, requests: Sequence[Any]) -> None:
-        """Hand chunks to the engine, which replies later. It never blocks: that would hold live streams up."""
-        for request in requests:
-            self._accept(request)
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Hand chunks to the engine; return what it answers at once, and None for each that it answers later.
+
+        It never blocks: that would hold live streams up.
+        """
+        replies = [ChunkReply(self._pb_utils, self._senders, request) for request in requests]
+        for request, reply in zip(requests, replies, strict=True):
+            self._accept(request, reply)
+        return [reply.end_of_execute() for reply in replies]
 
     def finalize(self) -> None:
         """Answer what was accepted and stop."""
         self._engine.close()
+        self._senders.close()
 
-    def _accept(self, request: Any) -> None:
+    def _accept(self, request: Any, reply: ChunkReply) -> None:
         """Take one request; nothing may leave here, since Triton would fail its neighbours too."""
-        reply = Reply(self._pb_utils, request)
         try:
             self._feed(request, reply)
         except AsrError as error:
@@ -82,11 +95,11 @@ class StreamModel:
             log.exception("a request could not be read")
             self._refuse(reply, ServerError(f"reading the request failed: {error!r}"))
 
-    def _refuse(self, reply: Reply, error: AsrError) -> None:
+    def _refuse(self, reply: ChunkReply, error: AsrError) -> None:
         reply.fail(error)
         self._metrics.add_now("oasr_chunks_total", 1, outcome=error.outcome)
 
-    def _feed(self, request: Any, reply: Reply) -> None:
+    def _feed(self, request: Any, reply: ChunkReply) -> None:
         """Hand a chunk to the engine; what Triton takes for begun or ended is so, though the chunk is refused."""
         stream_id, flags = stream_id_of(request.correlation_id()), request.flags()
         try:
@@ -99,36 +112,43 @@ class StreamModel:
                     self._engine.feed_chunk(stream_id, Chunk(NO_SAMPLES, is_last=True), _ignore)
             raise
 
-    def _take(self, request: Any, reply: Reply, stream_id: str, flags: int) -> None:
+    def _take(self, request: Any, reply: ChunkReply, stream_id: str, flags: int) -> None:
         rows = read_rows(self._pb_utils, request)
         if len(rows) != 1:
             raise ClientError(f"WAV has {len(rows)} rows; a chunk is of one stream: send one row")
         options = read_options(request.parameters())
-        if options.deadline_s < inf:
-            raise ClientError(
-                "parameter 'deadline_ms' is for whole utterances; a stream has none: leave it out"
-            )
-        asked = StreamRequest(
-            stream_id,
-            options.sample_rate_hz,
-            options.transcribe_options(words=False),
-            options.priority,
-            options.tenant,
-        )
         chunk = Chunk(rows[0], bool(flags & END), reply.wants_details, reply.is_unwanted)
         try:
             if flags & START:
-                self._engine.add_request(asked)
-            elif options != RequestOptions() and asked != self._engine.asked(stream_id):
-                raise ClientError(
-                    "the parameters differ from those of the stream's START, which hold for all of it: send the same, "
-                    "or none"
-                )
-            self._engine.feed_chunk(stream_id, chunk, partial(answer, reply))
+                self._engine.add_request(_stream_request(stream_id, options))
+            elif options != DEFAULT_OPTIONS:
+                self._check_same(stream_id, options)
+            self._engine.feed_chunk(stream_id, chunk, reply.set_result)
         except KeyError:
             raise ClientError(
                 f"stream {shown(request.correlation_id())} {idle_text(self._config.max_idle_s)}"
             ) from None
+
+    def _check_same(self, stream_id: str, options: RequestOptions) -> None:
+        if _stream_request(stream_id, options) != self._engine.asked(stream_id):
+            raise ClientError(
+                "the parameters differ from those of the stream's START, which hold for all of it: send the same, "
+                "or none"
+            )
+
+
+def _stream_request(stream_id: str, options: RequestOptions) -> StreamRequest:
+    if options.deadline_s < inf:
+        raise ClientError(
+            "parameter 'deadline_ms' is for whole utterances; a stream has none: leave it out"
+        )
+    return StreamRequest(
+        stream_id,
+        options.sample_rate_hz,
+        options.transcribe_options(words=False),
+        options.priority,
+        options.tenant,
+    )
 
 
 def _ignore(result: ChunkResult) -> None:
@@ -138,13 +158,3 @@ def _ignore(result: ChunkResult) -> None:
 def stream_id_of(correlation_id: int | str) -> str:
     """Return a name of its own for each of Triton's ids, of which 7 and "7" are two."""
     return str(correlation_id) if isinstance(correlation_id, int) else ascii(correlation_id)
-
-
-def answer(reply: Reply, result: ChunkResult) -> None:
-    """Send what became of a chunk."""
-    if result.error is not None:
-        reply.fail(result.error)
-        return
-    assert result.partial is not None, "no error, so there is a text"
-    details = [chunk_details_json(result)] if reply.wants_details else []
-    reply.succeed(result.stream_id, [result.partial.transcript.text], details)

@@ -1,13 +1,19 @@
-"""Kaldi's filter bank: against its definition in numpy, and in pieces of any size."""
+"""Kaldi's filter bank: against kaldi-native-fbank and its definition in numpy, whole, in batches and in pieces."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import kaldi_native_fbank
 import numpy as np
 import pytest
+import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oasr_backend.features.fbank import StreamingFbank, fbank
+from oasr_backend.features.fbank import fbank, num_frames, num_samples
+
+CLIPS = sorted((Path(__file__).parents[1] / "data").glob("c*/*.wav"))
 
 
 def samples(num_samples, seed=0):
@@ -41,31 +47,66 @@ def definition(signal, num_mels=80):
     return rows
 
 
+def kaldi(signal, num_mels=80):
+    options = kaldi_native_fbank.FbankOptions()
+    options.frame_opts.dither = 0.0
+    options.mel_opts.num_bins = num_mels
+    extractor = kaldi_native_fbank.OnlineFbank(options)
+    extractor.accept_waveform(16000, (signal * np.float32(32768)).tolist())
+    return np.stack([extractor.get_frame(n) for n in range(extractor.num_frames_ready)])
+
+
 @pytest.mark.parametrize("num_mels", [80, 40])
 def test_features_are_those_of_kaldis_definition(num_mels):
     signal = samples(16000)
     np.testing.assert_allclose(fbank(signal, num_mels), definition(signal, num_mels), atol=1e-3)
 
 
+@pytest.mark.parametrize("path", CLIPS, ids=lambda path: path.stem)
+def test_features_of_speech_are_those_of_kaldi_native_fbank(path):
+    speech, _ = soundfile.read(path, dtype="float32")
+    np.testing.assert_allclose(fbank(speech), kaldi(speech), atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 30.0])
+@pytest.mark.parametrize("num_mels", [80, 23])
+def test_features_at_any_level_are_those_of_kaldi_native_fbank(scale, num_mels):
+    signal = np.random.default_rng(1).normal(scale=0.1 * scale, size=16000).astype(np.float32)
+    np.testing.assert_allclose(fbank(signal, num_mels), kaldi(signal, num_mels), atol=1e-3)
+
+
+def test_an_offset_of_the_samples_makes_no_difference():
+    signal = (np.random.default_rng(2).normal(size=16000) * 1e-3).astype(np.float32)
+    np.testing.assert_allclose(fbank(signal + np.float32(0.25)), fbank(signal), atol=1e-3)
+
+
 @pytest.mark.parametrize(
-    ("num_samples", "num_frames"),
+    ("given", "made"),
     [(0, 0), (1, 0), (160, 0), (399, 0), (400, 1), (559, 1), (560, 2), (16000, 98)],
 )
-def test_a_frame_needs_25_ms_of_samples(num_samples, num_frames):
-    assert fbank(samples(num_samples)).shape == (num_frames, 80)
+def test_a_frame_needs_25_ms_of_samples(given, made):
+    assert num_frames(given) == made
+    assert fbank(samples(given)).shape == (made, 80)
+    assert not made or num_samples(made) <= given < num_samples(made + 1)
+
+
+def test_each_waveform_of_a_batch_has_the_features_that_it_has_alone():
+    batch = np.stack([samples(5000, seed) for seed in range(6)]).reshape(2, 3, 5000)
+    features = fbank(batch)
+    assert features.shape == (2, 3, 29, 80)
+    np.testing.assert_allclose(features[1, 2], fbank(batch[1, 2]), atol=1e-3)
 
 
 @settings(max_examples=30, deadline=None)
-@given(sizes=st.lists(st.integers(0, 2000), max_size=20))
-def test_pieces_of_any_size_give_the_frames_of_the_whole(sizes):
+@given(frames=st.lists(st.integers(1, 20), max_size=10))
+def test_the_frames_of_a_piece_are_those_of_the_whole(frames):
     signal = samples(12000)
-    stream = StreamingFbank()
-    pieces, start = [], 0
-    for size in sizes:
-        pieces.append(stream.accept(signal[start : start + size]))
-        start += size
-    pieces.append(stream.accept(signal[start:]))
-    np.testing.assert_allclose(np.concatenate(pieces), fbank(signal), atol=1e-3)
+    whole, start = fbank(signal), 0
+    for count in frames:
+        first = start * 160
+        piece = fbank(signal[first : first + num_samples(count)])
+        np.testing.assert_allclose(piece, whole[start : start + count][: len(piece)], atol=1e-3)
+        start += count
 
 
 def test_silence_is_finite():

@@ -77,6 +77,37 @@ def test_a_chunk_is_answered_when_all_that_its_audio_completes_has_run():
     assert h.engine.num_open == 0
 
 
+def test_a_chunk_that_completes_nothing_is_answered_before_feeding_returns():
+    h = Harness()
+    h.begin("a")
+    h.feed("a", speech(1)[:1000])
+    assert h.texts("a") == [""]
+    h.feed("a", speech(1)[:600])
+    h.feed("a", speech(2)[:10])
+    assert h.texts("a") == [""], "behind one that waits, it waits too"
+    h.run()
+    h.feed("a", speech(2)[:10])
+    assert h.texts("a") == ["", "1", "1", "1"]
+    h.feed("a", speech(), is_last=True)
+    assert len(h.results["a"]) == 4
+    h.run()
+    assert h.results["a"][4].is_final
+
+
+def test_text_that_cannot_be_made_at_once_ends_the_stream():
+    h = Harness()
+    h.begin("a")
+
+    def broken(words):
+        raise RuntimeError("no text")
+
+    h.engine._live["a"].stream.partial = broken
+    h.feed("a", speech(1)[:10])
+    assert h.errors("a") == ["stream a: making the text failed: RuntimeError('no text')"]
+    h.run()
+    assert h.engine.num_open == 0
+
+
 def test_streams_at_different_offsets_share_a_forward_and_never_mix():
     h = Harness()
     for number, name in enumerate("abc"):
@@ -222,12 +253,13 @@ def test_an_aborted_stream_is_over_and_its_chunks_are_cancelled():
     assert h.model.batches == []
 
 
-def test_a_cancelled_chunk_ends_its_stream_before_it_runs():
+def test_a_cancelled_chunk_that_has_waited_ends_its_stream_before_it_runs():
     h = Harness()
     h.begin("a")
     h.begin("b")
     h.feed("a", speech(1), is_cancelled=lambda: True)
     h.feed("b", speech(2), is_last=True)
+    h.clock.advance(1.0)
     h.run()
     assert h.errors("a") == ["the stream was cancelled"]
     assert h.texts("b") == ["2"]
