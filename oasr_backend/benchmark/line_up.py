@@ -1,0 +1,129 @@
+"""The systems that can be measured, by name, each on the same weights and on all cores.
+
+ours, ours:POLICY     model_repository/asr_offline through tritonserver
+in-process            the same engine without a server
+stock:LADDER:DELAY:INSTANCES
+                      what Triton repositories do today: 4-8-16:5000:1 is the ladder 4, 8, 16 with 5 ms of delay
+sherpa-onnx:THREADS   the same Conformer in sherpa-onnx, as many workers as cores hold; needs its layout
+faster-whisper        one at a time; faster-whisper:16 its batched pipeline
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from oasr_backend.benchmark import systems
+from oasr_backend.benchmark.repositories import copy_model
+from oasr_backend.benchmark.systems import System
+from oasr_backend.config import EngineConfig, option_names, read_options
+from oasr_backend.errors import ConfigError
+from oasr_backend.models import FAMILIES
+from oasr_backend.models.whisper import WhisperConfig
+
+ROOT = Path(__file__).parents[2]
+OURS = ROOT / "model_repository" / "asr_offline"
+STOCK = ROOT / "scripts" / "load_test" / "stock"
+
+
+@dataclass(frozen=True, slots=True)
+class LineUp:
+    """What all systems of a run share.
+
+    family: ctc or whisper. options: its options, as config.pbtxt has them.
+    ladder: of our own system. engine: options of our engine.
+    sherpa: the folder with sherpa-onnx's layout of the weights.
+    folder: where repositories and logs go.
+    """
+
+    family: str
+    options: Mapping[str, str]
+    ladder: tuple[int, ...]
+    engine: Mapping[str, str]
+    sherpa: Path | None
+    folder: Path
+
+    def system(self, name: str) -> System:
+        """Return a system by its name; ConfigError for one that is none."""
+        kind, *arguments = name.split(":")
+        makers: dict[str, Callable[..., System]] = {
+            "ours": self._ours,
+            "in-process": self._in_process,
+            "stock": self._stock,
+            "sherpa-onnx": self._sherpa_onnx,
+            "faster-whisper": self._faster_whisper,
+        }
+        if kind not in makers:
+            raise ConfigError(
+                f"system is {name!r}; it must be one of {', '.join(makers)}: correct it"
+            )
+        return makers[kind](name, *arguments)
+
+    def _ours(self, name: str, policy: str = "cost") -> System:
+        parameters = self._parameters() | {"schedule_policy": policy}
+        return self._triton(name, OURS, parameters, self.ladder)
+
+    def _stock(
+        self, name: str, ladder: str = "4-8-16", delay_us: str = "0", instances: str = "1"
+    ) -> System:
+        rungs = tuple(int(size) for size in ladder.split("-"))
+        num_instances = int(instances)
+        threads = {"intra_threads": str(max(1, num_cores() // num_instances))}
+        parameters = {"model_family": self.family, **self.options, **threads}
+        return self._triton(name, STOCK, parameters, rungs, int(delay_us), num_instances)
+
+    def _triton(
+        self, name: str, source: Path, parameters: Mapping[str, str | None], *batching: Any
+    ) -> System:
+        folder = self.folder / name.replace(":", "_")
+        copy_model(source, folder / "repository", "asr", parameters, *batching)
+        return systems.Triton(name, folder / "repository", "asr", folder / "server.log")
+
+    def _in_process(self, name: str, policy: str = "cost") -> System:
+        family = FAMILIES[self.family]
+        config = read_options(
+            EngineConfig,
+            {"schedule_policy": policy, **self.engine},
+            max_batch_size=max(self.ladder),
+            preferred_batch_size=self.ladder,
+        )
+        return systems.InProcess(name, family, read_options(family.options, self.options), config)
+
+    def _sherpa_onnx(self, name: str, threads: str = "1") -> System:
+        if self.sherpa is None or self.family != "ctc":
+            raise ConfigError(
+                f"{name} needs --sherpa DIR with its layout of a Conformer (docs/wenet.md)"
+            )
+        load = partial(systems.sherpa_onnx, self.sherpa, int(threads))
+        return systems.Workers(name, max(1, num_cores() // int(threads)), load)
+
+    def _faster_whisper(self, name: str, batch_size: str = "0") -> System:
+        options = read_options(WhisperConfig, self.options)
+        load = partial(
+            systems.faster_whisper,
+            options.model_dir,
+            num_cores(),
+            options.beam_size,
+            int(batch_size),
+        )
+        return systems.Workers(name, 1, load)
+
+    def _parameters(self) -> dict[str, str | None]:
+        """Return what asr_offline is given; the parameters that it ships for another family go."""
+        foreign = {name for family in FAMILIES.values() for name in option_names(family.options)}
+        foreign -= set(option_names(FAMILIES[self.family].options))
+        return {
+            **dict.fromkeys(foreign),
+            "model_family": self.family,
+            **self.options,
+            **self.engine,
+        }
+
+
+def num_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,65 @@
+"""Runs as tables to read: medians over the repeats, their spread, and ratios against one of the systems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from oasr_backend.benchmark.figures import Figures, median_of, spread_of
+from oasr_backend.benchmark.results import Results
+
+LATENCIES = ("p25_s", "p50_s", "p90_s", "p99_s", "max_s")
+
+
+def latency_table(
+    results: Results,
+    systems: Sequence[str],
+    lengths: str,
+    kind: str,
+    loads: Sequence[float],
+    peer: str,
+) -> Iterator[str]:
+    """Yield the lines of a table: latencies in milliseconds, and in times those of `peer`."""
+    yield (
+        f"{'load':>5} {'system':<22}{'p25':>9}{'p50':>9}{'p90':>9}{'p99':>9}{'max':>9}{'req/s':>8}"
+        f"{'late p99':>10}{'errors':>8}{'differ':>8}   p50, p90, p99 / {peer}   p99 from-to"
+    )
+    for load in loads:
+        for system in systems:
+            runs = results.of(system, lengths, kind, load)
+            if runs:
+                yield _line(load, system, runs, results.of(peer, lengths, kind, load))
+
+
+def throughput_table(
+    results: Results, systems: Sequence[str], lengths: str, peer: str
+) -> Iterator[str]:
+    """Yield the lines of a table: what each system works off of a backlog."""
+    yield f"{'system':<22}{'req/s':>8}{'from':>8}{'to':>8}{'/ ' + peer:>14}{'errors':>8}{'differ':>8}"
+    of_peer = results.of(peer, lengths, "burst", 0.0)
+    for system in systems:
+        runs = results.of(system, lengths, "burst", 0.0)
+        if not runs:
+            continue
+        figures, (least, most) = median_of(runs), spread_of(runs, "throughput")
+        ratio = f"{figures.throughput / median_of(of_peer).throughput:.2f}" if of_peer else "-"
+        yield (
+            f"{system:<22}{figures.throughput:>8.1f}{least:>8.1f}{most:>8.1f}{ratio:>14}"
+            f"{figures.errors:>8.0f}{figures.differing:>8.0f}"
+        )
+
+
+def _line(load: float, system: str, runs: Sequence[Figures], of_peer: Sequence[Figures]) -> str:
+    figures = median_of(runs)
+    latencies = "".join(f"{getattr(figures, name) * 1e3:>9.0f}" for name in LATENCIES)
+    ratios = ""
+    if of_peer:
+        peer = median_of(of_peer)
+        ratios = ", ".join(
+            f"{getattr(figures, name) / getattr(peer, name):.2f}"
+            for name in ("p50_s", "p90_s", "p99_s")
+        )
+    least, most = spread_of(runs, "p99_s")
+    return (
+        f"{load:>5.2f} {system:<22}{latencies}{figures.throughput:>8.1f}{figures.lag_p99_s * 1e3:>10.1f}"
+        f"{figures.errors:>8.0f}{figures.differing:>8.0f}   {ratios:<26} {least * 1e3:.0f}-{most * 1e3:.0f}"
+    )

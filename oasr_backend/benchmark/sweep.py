@@ -1,0 +1,120 @@
+"""Systems under the same load, one after the other, again and again: what drifts on the machine reaches them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
+from oasr_backend.benchmark.arrivals import draw
+from oasr_backend.benchmark.figures import Figures, figures_of
+from oasr_backend.benchmark.results import Cell, Results
+from oasr_backend.benchmark.ruler import Ask, drive, one_by_one
+from oasr_backend.benchmark.systems import System
+
+BACKLOG = 0.0
+"""The load of a run in which everything is sent at once."""
+
+Progress = Callable[[str, int], Callable[[], None]]
+"""Is told of a run and how many answers it will have; returns what is called at each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What to run.
+
+    loads: in times the requests a second that the system called `reference` works off.
+    num_requests: of a run at a load; a backlog holds `num_backlog`.
+    """
+
+    lengths: str
+    loads: Sequence[float]
+    reference: str
+    num_requests: int
+    num_backlog: int
+    repeats: int
+    kind: str = "poisson"
+
+
+class Bench:
+    """Systems that are started, and the utterances that they are asked for."""
+
+    def __init__(
+        self,
+        systems: Sequence[System],
+        pool: Sequence[Samples],
+        results: Results,
+        progress: Progress,
+    ) -> None:
+        self._systems, self._pool = systems, pool
+        self._results, self._progress = results, progress
+        self._expected: dict[str, list[str]] = {}
+
+    async def learn_texts(self) -> dict[str, list[str]]:
+        """Ask every system for every utterance without load; return the texts by system."""
+        for system in self._systems:
+            on_done = self._progress(f"{system.name}, alone", len(self._pool))
+            answers = await one_by_one(len(self._pool), self._ask(system), on_done)
+            failed = [answer.error for answer in answers if answer.error]
+            if failed:
+                raise RuntimeError(f"{system.name} failed without load: {failed[0]}")
+            self._expected[system.name] = [answer.text for answer in answers]
+        return self._expected
+
+    async def run(self, sweep: Sweep) -> None:
+        """Run what of a sweep has not been run."""
+        for repeat in range(sweep.repeats):
+            for system in self._turns(repeat):
+                await self._run(
+                    sweep, Cell(system.name, sweep.lengths, "burst", BACKLOG, 0.0, repeat)
+                )
+        rate = self.saturation(sweep.reference, sweep.lengths)
+        for repeat in range(sweep.repeats):
+            for load in sweep.loads:
+                for system in self._turns(repeat):
+                    cell = Cell(system.name, sweep.lengths, sweep.kind, load, load * rate, repeat)
+                    await self._run(sweep, cell)
+
+    def saturation(self, system: str, lengths: str) -> float:
+        """Return the requests a second at which a system works off a backlog."""
+        runs = self._results.of(system, lengths, "burst", BACKLOG)
+        return median(run.throughput for run in runs)
+
+    async def _run(self, sweep: Sweep, cell: Cell) -> Figures:
+        done = self._results.find(cell)
+        if done is not None:
+            return done
+        num_requests = sweep.num_requests if cell.load else sweep.num_backlog
+        arrivals = draw(cell.kind, num_requests, cell.rate, len(self._pool), cell.repeat)
+        system = next(system for system in self._systems if system.name == cell.system)
+        title = f"{cell.system}, {cell.load:.2f} x, repeat {cell.repeat + 1}"
+        on_done = self._progress(title, num_requests)
+        answers = await drive(arrivals, self._ask(system), on_done)
+        figures = figures_of(answers, self._expected[system.name])
+        self._results.add(cell, figures)
+        return figures
+
+    def _ask(self, system: System) -> Ask:
+        return lambda number: system.transcribe(self._pool[number])
+
+    def _turns(self, repeat: int) -> Iterator[System]:
+        """Yield the systems, in every repeat from another one on."""
+        start = repeat % len(self._systems)
+        yield from [*self._systems[start:], *self._systems[:start]]
+
+
+def is_measured(sweep: Sweep, systems: Sequence[str], results: Results) -> bool:
+    """Tell whether every run of a sweep is there."""
+    cases = [("burst", BACKLOG), *((sweep.kind, load) for load in sweep.loads)]
+    return all(
+        results.find(Cell(system, sweep.lengths, kind, load, 0.0, repeat)) is not None
+        for system in systems
+        for kind, load in cases
+        for repeat in range(sweep.repeats)
+    )
+
+
+def mean_duration_s(pool: Sequence[Samples]) -> float:
+    """Return the mean length of the utterances."""
+    return sum(len(samples) for samples in pool) / len(pool) / SAMPLE_RATE_HZ

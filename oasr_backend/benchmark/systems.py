@@ -1,0 +1,170 @@
+"""Who is measured, behind one interface: a system is started, asked for the text of samples, and stopped.
+
+It knows nothing of arrivals or figures. Each system runs on all cores of the machine, as its own documentation says;
+the ones in process share them with the generator, as the servers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tritonclient.grpc.aio as triton
+from tritonclient.utils import InferenceServerException
+
+from oasr_backend.audio import Samples
+from oasr_backend.benchmark.ruler import RefusedError
+from oasr_backend.config import EngineConfig
+from oasr_backend.engine.job import Result, Utterance
+from oasr_backend.engine.offline import OfflineEngine
+from oasr_backend.models import Family
+from oasr_backend.triton.server import ServerOptions, TritonServer
+
+
+class System(Protocol):
+    """Something that transcribes, and what it is called in tables."""
+
+    name: str
+
+    async def start(self) -> None:
+        """Load the model and be ready."""
+
+    async def transcribe(self, samples: Samples) -> str:
+        """Return the text of (samples,) float32 in ±1 at 16 kHz; raises RefusedError where there is none."""
+
+    async def stop(self) -> None:
+        """Give everything back."""
+
+
+class Triton:
+    """A tritonserver over a model repository, asked through gRPC."""
+
+    def __init__(self, name: str, repository: Path, model: str, log: Path) -> None:
+        self.name = name
+        self._repository, self._model, self._log = repository, model, log
+
+    async def start(self) -> None:
+        options = ServerOptions(model_repositories=(str(self._repository),)).with_free_ports()
+        self._file = self._log.open("wb")
+        self._server = TritonServer(options, log=self._file)
+        self._server.start()
+        await asyncio.to_thread(self._server.wait_ready)
+        self._client = triton.InferenceServerClient(self._server.grpc_url)
+
+    async def transcribe(self, samples: Samples) -> str:
+        wav = triton.InferInput("WAV", [1, len(samples)], "FP32")
+        wav.set_data_from_numpy(samples[np.newaxis])
+        length = triton.InferInput("WAV_LENS", [1, 1], "INT32")
+        length.set_data_from_numpy(np.array([[len(samples)]], np.int32))
+        outputs = [triton.InferRequestedOutput("TRANSCRIPTS")]
+        try:
+            answer = await self._client.infer(self._model, [wav, length], outputs=outputs)
+        except InferenceServerException as error:
+            raise RefusedError(str(error)) from error
+        text: bytes = answer.as_numpy("TRANSCRIPTS")[0, 0]
+        return text.decode()
+
+    async def stop(self) -> None:
+        await self._client.close()
+        await asyncio.to_thread(self._server.stop)
+        self._file.close()
+
+
+class InProcess:
+    """Our engine without a server: what serving costs is the difference."""
+
+    def __init__(self, name: str, family: Family, options: Any, config: EngineConfig) -> None:
+        self.name = name
+        self._family, self._options, self._config = family, options, config
+        self._numbers = count()
+
+    async def start(self) -> None:
+        recognizer = await asyncio.to_thread(self._family.load, self._options)
+        self._engine = OfflineEngine(self._config, recognizer)
+        await asyncio.to_thread(self._engine.warm_up)
+        self._engine.start()
+
+    async def transcribe(self, samples: Samples) -> str:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Result] = loop.create_future()
+
+        def on_done(result: Result) -> None:
+            loop.call_soon_threadsafe(done.set_result, result)
+
+        self._engine.add_request(Utterance(f"request {next(self._numbers)}", samples), on_done)
+        result = await done
+        if result.error is not None or result.transcript is None:
+            raise RefusedError(str(result.error))
+        return result.transcript.text
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._engine.close)
+
+
+class Workers:
+    """A library in process: requests in order of arrival, each on one of `num_workers` threads."""
+
+    def __init__(
+        self, name: str, num_workers: int, load: Callable[[], Callable[[Samples], str]]
+    ) -> None:
+        self.name = name
+        self._num_workers, self._load = num_workers, load
+
+    async def start(self) -> None:
+        self._transcribe = await asyncio.to_thread(self._load)
+        self._threads = ThreadPoolExecutor(self._num_workers)
+
+    async def transcribe(self, samples: Samples) -> str:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._transcribe, samples)
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._threads.shutdown)
+
+
+def sherpa_onnx(bundle: Path, num_threads: int) -> Callable[[Samples], str]:
+    """Load the layout that `export_wenet.py --sherpa-onnx` writes."""
+    import sherpa_onnx as sherpa
+
+    recognizer = sherpa.OfflineRecognizer.from_wenet_ctc(
+        str(bundle / "model.onnx"), str(bundle / "tokens.txt"), num_threads
+    )
+
+    def transcribe(samples: Samples) -> str:
+        stream = recognizer.create_stream()
+        stream.accept_waveform(16000, samples)
+        recognizer.decode_stream(stream)
+        text: str = stream.result.text
+        return text
+
+    return transcribe
+
+
+def faster_whisper(
+    folder: str, num_threads: int, beam_size: int, batch_size: int
+) -> Callable[[Samples], str]:
+    """Load faster-whisper; with a `batch_size` above 0 its batched pipeline, which batches the pieces of one clip."""
+    from faster_whisper import BatchedInferencePipeline, WhisperModel
+
+    model: Any = WhisperModel(folder, device="cpu", compute_type="int8", cpu_threads=num_threads)
+    options: dict[str, Any] = {"beam_size": beam_size, "language": "en"}
+    if batch_size:
+        model = BatchedInferencePipeline(model)
+        options |= {"batch_size": batch_size}
+
+    def transcribe(samples: Samples) -> str:
+        segments, _ = model.transcribe(samples, **options)
+        return " ".join(segment.text.strip() for segment in segments)
+
+    return transcribe
+
+
+async def started(systems: Sequence[System]) -> None:
+    """Start systems one after the other, so that each measures its batches on a quiet machine."""
+    for system in systems:
+        await system.start()
