@@ -2,12 +2,13 @@
 """Load systems side by side, open loop, and say how long each takes: the same weights, machine and arrivals.
 
 Each system is asked for every utterance alone, then works off a backlog, then is sent requests at each load; systems
-take turns in every repeat. A run's clock starts when a request is due. It goes on where it was stopped.
+take turns in every repeat. A run's clock starts when a request is due.
 
     .venv/bin/python scripts/load_test.py --model conformer --systems ours stock:1-2-4:0:1 stock:4-8-16:5000:1
     .venv/bin/python scripts/load_test.py --model whisper --systems ours faster-whisper --loads 0.8 0.95
     .venv/bin/python scripts/load_test.py --model conformer --sweep-stock     # which configuration of stock is best
     .venv/bin/python scripts/load_test.py --quick                             # two minutes
+    .venv/bin/python scripts/load_test.py --streams 100 200 --url localhost:8001   # live streams, a server that runs
 
 Systems: see oasr_backend/benchmark/line_up.py. docs/performance.md has the results.
 """
@@ -25,18 +26,19 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from oasr_backend.benchmark import speech
+from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
+from oasr_backend.benchmark import report, speech, streams
 from oasr_backend.benchmark.arrivals import KINDS
+from oasr_backend.benchmark.figures import Figures
 from oasr_backend.benchmark.line_up import LineUp
-from oasr_backend.benchmark.report import latency_table, throughput_table
-from oasr_backend.benchmark.results import Results, write_csv
+from oasr_backend.benchmark.results import Cell, Results, write_csv
 from oasr_backend.benchmark.sweep import Bench, Sweep, is_measured, mean_duration_s
 from oasr_backend.errors import ConfigError
 from oasr_backend.simulation.workload import LENGTHS
 from oasr_backend.triton.server import LaunchError
 
 ROOT = Path(__file__).parents[1]
-MODELS = {
+MODELS: dict[str, tuple[str, tuple[str, ...], tuple[int, ...], dict[str, str]]] = {
     "conformer": ("ctc", ("cards", "commands"), (1, 2, 4, 8), {}),
     "whisper": ("whisper", ("librivox",), (1, 2, 4), {}),
 }
@@ -60,15 +62,22 @@ def main() -> int:
 async def run(options: argparse.Namespace) -> None:
     """Run what was asked for, and print its tables."""
     family, folders, ladder, family_options = MODELS[options.model]
+    family_options = {**family_options, **pairs(options.options)}
     paths = [
         path for name in folders for path in sorted((ROOT / "tests/data" / name).glob("*.wav"))
     ]
     clips = speech.read_clips(paths)
     limit_s = 30.0 if options.model == "whisper" else 35.0
+    servers = options.output / "servers"
+    shutil.rmtree(servers, ignore_errors=True)
+    line_up = LineUp(family, family_options, ladder, pairs(options.engine), options.sherpa, servers)
+    if options.streams:
+        await run_streams(options, line_up, clips)
+        return
     pool = speech.pool(clips, clipped(options.lengths, limit_s), options.utterances, options.seed)
     print(f"{len(pool)} utterances of {mean_duration_s(pool):.1f} s in the mean", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
-    results = Results(options.output / f"{options.model}.jsonl")
+    results = Results(options.output / f"{options.model}.jsonl", Figures)
     names = stock_variants() if options.sweep_stock else options.systems
     sweep = Sweep(
         options.lengths,
@@ -79,29 +88,56 @@ async def run(options: argparse.Namespace) -> None:
         options.repeats,
         options.kind,
     )
-    servers = options.output / "servers"
-    shutil.rmtree(servers, ignore_errors=True)
-    engine = dict(option.split("=", 1) for option in options.engine)
-    line_up = LineUp(family, family_options, ladder, engine, options.sherpa, servers)
     groups = [[name] for name in names] if options.sweep_stock else [names]
     for group in groups:
         await measure(line_up, group, pool, results, sweep)
-    for line in throughput_table(results, names, options.lengths, sweep.reference):
+    for line in report.throughput_table(results, names, options.lengths, sweep.reference):
         print(line)
     if sweep.loads:
         print()
-        for line in latency_table(
+        for line in report.latency_table(
             results, names, options.lengths, options.kind, sweep.loads, sweep.reference
         ):
             print(line)
     write_csv(options.output / f"{options.model}.csv", results)
 
 
+async def run_streams(
+    options: argparse.Namespace, line_up: LineUp, clips: Sequence[Samples]
+) -> None:
+    """Run live streams on each system in turn, and print their table."""
+    options.output.mkdir(parents=True, exist_ok=True)
+    results = Results(options.output / "streams.jsonl", streams.StreamFigures)
+    rng = random.Random(options.seed)
+    length = round(options.seconds * SAMPLE_RATE_HZ)
+    utterances = [speech.utterance(clips, length, rng) for _ in range(options.utterances)]
+    pacing = streams.Pacing(options.piece_ms)
+    for name in options.systems:
+        system = line_up.streams(name, options.url)
+        await system.start()
+        try:
+            expected = await streams.alone(system, utterances, pacing)
+            for repeat, number in product(range(options.repeats), options.streams):
+                cell = Cell(name, "", "streams", number, 0.0, repeat)
+                if results.find(cell) is None:
+                    on_done = progress(f"{name}, {number} streams, repeat {repeat + 1}", number)
+                    heard = await streams.paced(system, utterances, number, pacing, repeat, on_done)
+                    results.add(cell, streams.figures_of(heard, expected))
+        finally:
+            await system.stop()
+    print(
+        f"{options.piece_ms} ms a request, encoder chunks of {pacing.chunk_ms:g} ms, streams of {options.seconds:g} s, "
+        f"{options.repeats} repeats; milliseconds"
+    )
+    for line in report.stream_table(results, options.systems, options.streams):
+        print(line)
+
+
 async def measure(
     line_up: LineUp,
     names: Sequence[str],
-    pool: Sequence[speech.Samples],
-    results: Results,
+    pool: Sequence[Samples],
+    results: Results[Figures],
     sweep: Sweep,
 ) -> None:
     """Start systems together, run what is missing of a sweep, and stop them."""
@@ -141,6 +177,11 @@ def stock_variants() -> list[str]:
     ]
 
 
+def pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Return NAME=VALUE options by name."""
+    return dict(text.split("=", 1) for text in texts)
+
+
 def clipped(lengths: str, limit_s: float) -> Callable[[random.Random], float]:
     """Return lengths of a distribution, none above what the model hears at once."""
     return lambda rng: min(limit_s, LENGTHS[lengths](rng))
@@ -161,13 +202,28 @@ def parse_arguments() -> argparse.Namespace:
     add("--backlog", type=int, default=400, help="requests of the runs that measure throughput")
     add("--repeats", type=int, default=5)
     add("--utterances", type=int, default=200, help="different ones")
+    add("--streams", type=int, nargs="+", help="measure live streams, so many at a time")
+    add("--url", help="of a server that runs, for streams (default: one is started)")
+    add("--seconds", type=float, default=20.0, help="that a stream lasts")
+    add("--piece-ms", type=int, default=160, help="audio of a stream's request")
+    add("--options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the model")
     add("--engine", nargs="*", default=[], metavar="NAME=VALUE", help="options of our engine")
     add("--sherpa", type=Path, help="a folder that export_wenet.py --sherpa-onnx has written")
     add("--sweep-stock", action="store_true", help="try the peer's configurations, one by one")
     add("--seed", type=int, default=1)
     add("--output", type=Path, default=ROOT / ".cache" / "load_test")
+    add(
+        "--resume",
+        action="store_true",
+        help="keep what the last sweep in --output has measured, and go on",
+    )
     add("--quick", action="store_true", help="a run of two minutes, for the tests")
     options = parser.parse_args()
+    if not options.resume:
+        for path in options.output.glob("*.jsonl"):
+            path.unlink()
+    if options.streams and options.systems == parser.get_default("systems"):
+        options.systems = ["ours"]
     if options.quick:
         options.requests, options.backlog, options.repeats, options.utterances = 40, 20, 1, 10
         options.loads = [0.8]

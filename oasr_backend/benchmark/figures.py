@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
@@ -70,8 +70,3 @@ def spread_of(runs: Sequence[Figures], name: str) -> tuple[float, float]:
     """Return the least and the greatest of a figure over repeats."""
     values = [getattr(run, name) for run in runs]
     return min(values), max(values)
-
-
-def as_row(figures: Figures) -> dict[str, float]:
-    """Return a run's figures by name, as a file holds them."""
-    return asdict(figures)

@@ -1,10 +1,11 @@
 """The systems that can be measured, by name, each on the same weights and on all cores.
 
-ours, ours:POLICY     model_repository/asr_offline through tritonserver
+ours, ours:POLICY     model_repository/asr_offline through tritonserver; with streams asr_streaming
 in-process            the same engine without a server
 stock:LADDER:DELAY:INSTANCES
                       what Triton repositories do today: 4-8-16:5000:1 is the ladder 4, 8, 16 with 5 ms of delay
-sherpa-onnx:THREADS   the same Conformer in sherpa-onnx, as many workers as cores hold; needs its layout
+sherpa-onnx:THREADS   the same Conformer in sherpa-onnx, as many workers as cores hold; with streams
+                      sherpa-onnx:CHUNK:LEFT in chunks of so many encoder frames that see so many chunks before
 faster-whisper        one at a time; faster-whisper:16 its batched pipeline
 """
 
@@ -19,6 +20,8 @@ from typing import Any
 
 from oasr_backend.benchmark import systems
 from oasr_backend.benchmark.repositories import copy_model
+from oasr_backend.benchmark.stream_systems import SherpaStreams, TritonStreams
+from oasr_backend.benchmark.streams import StreamSystem
 from oasr_backend.benchmark.systems import System
 from oasr_backend.config import EngineConfig, option_names, read_options
 from oasr_backend.errors import ConfigError
@@ -27,6 +30,7 @@ from oasr_backend.models.whisper import WhisperConfig
 
 ROOT = Path(__file__).parents[2]
 OURS = ROOT / "model_repository" / "asr_offline"
+STREAMS = ROOT / "model_repository" / "asr_streaming"
 STOCK = ROOT / "scripts" / "load_test" / "stock"
 
 
@@ -63,6 +67,19 @@ class LineUp:
             )
         return makers[kind](name, *arguments)
 
+    def streams(self, name: str, url: str | None) -> StreamSystem:
+        """Return a system for live streams by its name; at `url` where one runs. ConfigError for one that is none."""
+        kind, *arguments = name.split(":")
+        if kind == "ours":
+            server = url or self._server(name, STREAMS, {**self.options, **self.engine})
+            return TritonStreams(name, server, "asr_streaming" if url else "asr")
+        if kind == "sherpa-onnx":
+            chunk_size, left = map(int, arguments or ("16", "4"))
+            return SherpaStreams(name, self._sherpa_folder(name), num_cores(), chunk_size, left)
+        raise ConfigError(
+            f"system is {name!r}; for streams it must be ours or sherpa-onnx: correct it"
+        )
+
     def _ours(self, name: str, policy: str = "cost") -> System:
         parameters = self._parameters() | {"schedule_policy": policy}
         return self._triton(name, OURS, parameters, self.ladder)
@@ -79,9 +96,14 @@ class LineUp:
     def _triton(
         self, name: str, source: Path, parameters: Mapping[str, str | None], *batching: Any
     ) -> System:
+        return systems.Triton(name, self._server(name, source, parameters, *batching), "asr")
+
+    def _server(
+        self, name: str, source: Path, parameters: Mapping[str, str | None], *batching: Any
+    ) -> systems.Server:
         folder = self.folder / name.replace(":", "_")
         copy_model(source, folder / "repository", "asr", parameters, *batching)
-        return systems.Triton(name, folder / "repository", "asr", folder / "server.log")
+        return systems.Server(folder / "repository", folder / "server.log")
 
     def _in_process(self, name: str, policy: str = "cost") -> System:
         family = FAMILIES[self.family]
@@ -94,12 +116,16 @@ class LineUp:
         return systems.InProcess(name, family, read_options(family.options, self.options), config)
 
     def _sherpa_onnx(self, name: str, threads: str = "1") -> System:
-        if self.sherpa is None or self.family != "ctc":
-            raise ConfigError(
-                f"{name} needs --sherpa DIR with its layout of a Conformer (docs/wenet.md)"
-            )
-        load = partial(systems.sherpa_onnx, self.sherpa, int(threads))
+        load = partial(systems.sherpa_onnx, self._sherpa_folder(name), int(threads))
         return systems.Workers(name, max(1, num_cores() // int(threads)), load)
+
+    def _sherpa_folder(self, name: str) -> Path:
+        if self.sherpa is None:
+            raise ConfigError(
+                f"{name} needs its layout of the weights: give --sherpa the folder that export_wenet.py --sherpa-onnx "
+                "has written"
+            )
+        return self.sherpa
 
     def _faster_whisper(self, name: str, batch_size: str = "0") -> System:
         options = read_options(WhisperConfig, self.options)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from statistics import median
 
 from oasr_backend.benchmark.figures import Figures, median_of, spread_of
 from oasr_backend.benchmark.results import Results
+from oasr_backend.benchmark.streams import StreamFigures
 
+STREAM_NAMES = tuple(field.name for field in fields(StreamFigures))
+STREAM_LATENCIES = ("p50_s", "p90_s", "p99_s", "max_s", "first_p50_s", "final_p50_s", "final_p99_s")
 LATENCIES = ("p25_s", "p50_s", "p90_s", "p99_s", "max_s")
 
 
 def latency_table(
-    results: Results,
+    results: Results[Figures],
     systems: Sequence[str],
     lengths: str,
     kind: str,
@@ -31,7 +36,7 @@ def latency_table(
 
 
 def throughput_table(
-    results: Results, systems: Sequence[str], lengths: str, peer: str
+    results: Results[Figures], systems: Sequence[str], lengths: str, peer: str
 ) -> Iterator[str]:
     """Yield the lines of a table: what each system works off of a backlog."""
     yield f"{'system':<22}{'req/s':>8}{'from':>8}{'to':>8}{'/ ' + peer:>14}{'errors':>8}{'differ':>8}"
@@ -62,4 +67,32 @@ def _line(load: float, system: str, runs: Sequence[Figures], of_peer: Sequence[F
     return (
         f"{load:>5.2f} {system:<22}{latencies}{figures.throughput:>8.1f}{figures.lag_p99_s * 1e3:>10.1f}"
         f"{figures.errors:>8.0f}{figures.differing:>8.0f}   {ratios:<26} {least * 1e3:.0f}-{most * 1e3:.0f}"
+    )
+
+
+def stream_table(
+    results: Results[StreamFigures], systems: Sequence[str], numbers: Sequence[float]
+) -> Iterator[str]:
+    """Yield the lines of a table of streams, in milliseconds: medians over the repeats."""
+    yield (
+        f"{'streams':>7} {'system':<18}{'chunks':>8}{'p50':>8}{'p90':>8}{'p99':>8}{'max':>8}{'first':>8}"
+        f"{'final':>8}{'its p99':>8}{'late p99':>10}{'errors':>8}{'differ':>8}   p99 from-to"
+    )
+    for number in numbers:
+        for system in systems:
+            runs = results.of(system, "", "streams", number)
+            if runs:
+                yield _stream_line(number, system, runs)
+
+
+def _stream_line(number: float, system: str, runs: Sequence[StreamFigures]) -> str:
+    middle = {name: median(getattr(run, name) for run in runs) for name in STREAM_NAMES}
+    latencies = "".join(f"{middle[name] * 1e3:>8.0f}" for name in STREAM_LATENCIES)
+    wrong = "".join(
+        f"{sum(getattr(run, name) for run in runs):>8.0f}" for name in ("errors", "differing")
+    )
+    p99s = [run.p99_s * 1e3 for run in runs]
+    return (
+        f"{number:>7.0f} {system:<18}{middle['chunks']:>8.0f}{latencies}{middle['lag_p99_s'] * 1e3:>10.1f}{wrong}"
+        f"   {min(p99s):.0f}-{max(p99s):.0f}"
     )

@@ -44,7 +44,7 @@ class Bench:
         self,
         systems: Sequence[System],
         pool: Sequence[Samples],
-        results: Results,
+        results: Results[Figures],
         progress: Progress,
     ) -> None:
         self._systems, self._pool = systems, pool
@@ -104,7 +104,7 @@ class Bench:
         yield from [*self._systems[start:], *self._systems[:start]]
 
 
-def is_measured(sweep: Sweep, systems: Sequence[str], results: Results) -> bool:
+def is_measured(sweep: Sweep, systems: Sequence[str], results: Results[Figures]) -> bool:
     """Tell whether every run of a sweep is there."""
     cases = [("burst", BACKLOG), *((sweep.kind, load) for load in sweep.loads)]
     return all(

@@ -7,7 +7,7 @@ the ones in process share them with the generator, as the servers do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -41,20 +41,36 @@ class System(Protocol):
         """Give everything back."""
 
 
-class Triton:
-    """A tritonserver over a model repository, asked through gRPC."""
+class Server:
+    """A tritonserver over one model repository, on free ports, its log in a file."""
 
-    def __init__(self, name: str, repository: Path, model: str, log: Path) -> None:
-        self.name = name
-        self._repository, self._model, self._log = repository, model, log
+    def __init__(self, repository: Path, log: Path) -> None:
+        self._repository, self._log = repository, log
 
-    async def start(self) -> None:
+    async def start(self) -> str:
+        """Start it; return its address for gRPC once it is ready."""
         options = ServerOptions(model_repositories=(str(self._repository),)).with_free_ports()
         self._file = self._log.open("wb")
         self._server = TritonServer(options, log=self._file)
         self._server.start()
         await asyncio.to_thread(self._server.wait_ready)
-        self._client = triton.InferenceServerClient(self._server.grpc_url)
+        return self._server.grpc_url
+
+    async def stop(self) -> None:
+        """Stop it, what it has accepted answered."""
+        await asyncio.to_thread(self._server.stop)
+        self._file.close()
+
+
+class Triton:
+    """A model of a tritonserver, asked through gRPC."""
+
+    def __init__(self, name: str, server: Server, model: str) -> None:
+        self.name = name
+        self._server, self._model = server, model
+
+    async def start(self) -> None:
+        self._client = triton.InferenceServerClient(await self._server.start())
 
     async def transcribe(self, samples: Samples) -> str:
         wav = triton.InferInput("WAV", [1, len(samples)], "FP32")
@@ -71,8 +87,7 @@ class Triton:
 
     async def stop(self) -> None:
         await self._client.close()
-        await asyncio.to_thread(self._server.stop)
-        self._file.close()
+        await self._server.stop()
 
 
 class InProcess:
@@ -162,9 +177,3 @@ def faster_whisper(
         return " ".join(segment.text.strip() for segment in segments)
 
     return transcribe
-
-
-async def started(systems: Sequence[System]) -> None:
-    """Start systems one after the other, so that each measures its batches on a quiet machine."""
-    for system in systems:
-        await system.start()

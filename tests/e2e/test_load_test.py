@@ -15,7 +15,7 @@ import pytest
 from oasr_backend.benchmark.arrivals import draw
 from oasr_backend.benchmark.figures import figures_of
 from oasr_backend.benchmark.ruler import drive
-from oasr_backend.benchmark.systems import Triton
+from oasr_backend.benchmark.systems import Server, Triton
 from tests.e2e.server_fixture import ROOT, TEST_MODELS
 
 SERVICE_S = 0.05
@@ -26,7 +26,7 @@ def test_a_server_that_falls_behind_is_charged_for_the_wait(tmp_path):
     utterances = [np.zeros(100 + n, np.float32) for n in range(5)]
 
     async def measure():
-        system = Triton("steady", TEST_MODELS / "steady", "steady", tmp_path / "log")
+        system = Triton("steady", Server(TEST_MODELS / "steady", tmp_path / "log"), "steady")
         await system.start()
         try:
             await system.transcribe(utterances[0])
@@ -60,5 +60,20 @@ def test_the_quick_form_measures_systems_in_turn_and_keeps_what_it_has(tmp_path)
     runs = [json.loads(line) for line in (tmp_path / "conformer.jsonl").read_text().splitlines()]
     assert len(runs) == 6
     assert len((tmp_path / "conformer.csv").read_text().splitlines()) == 7
+    command.append("--resume")
     again = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert again.stdout == first.stdout, "what was measured is not measured anew"
+
+
+def test_live_streams_are_paced_checked_and_timed(tmp_path):
+    command = [
+        *(sys.executable, ROOT / "scripts" / "load_test.py", "--streams", "2", "8"),
+        *("--seconds", "3", "--repeats", "1", "--utterances", "4", "--output", tmp_path),
+        *("--engine", "measure_costs_s=0"),
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    two, eight = (line.split() for line in done.stdout.splitlines()[-2:])
+    assert two[:3] == ["2", "ours", "8"], "4 chunks of 640 ms in 3 s, of each stream"
+    assert eight[:3] == ["8", "ours", "32"]
+    assert two[-3:-1] == eight[-3:-1] == ["0", "0"], "no errors, no texts that differ"

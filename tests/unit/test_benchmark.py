@@ -97,8 +97,8 @@ def test_repeats_give_their_median_their_spread_and_all_of_their_errors():
 def test_results_are_found_again(tmp_path):
     path = tmp_path / "folder" / "runs.jsonl"
     cell = Cell("ours", "uniform", "poisson", 0.8, 12.0, 0)
-    Results(path).add(cell, figures(1.5))
-    results = Results(path)
+    Results(path, Figures).add(cell, figures(1.5))
+    results = Results(path, Figures)
     assert results.find(cell) == figures(1.5)
     assert results.find(Cell("ours", "uniform", "poisson", 0.8, 13.0, 0)) is not None
     assert results.find(Cell("ours", "uniform", "poisson", 0.8, 12.0, 1)) is None
