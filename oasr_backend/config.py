@@ -33,6 +33,7 @@ class EngineConfig:
     cost_exponent: what "cost" counts a request of size s for: s ** this; 0 counts requests, 1 counts audio.
     streaming_cohort_admit: streams that wait are admitted by length, so that a forward sees similar ones.
     max_streams: running streams at most; None for max_batch_size.
+    parallel_batches: batches of streams that run at the same time; 0 for one on each core.
     fixed_window_frames: frames that every row costs in padding; None where a row costs its length.
     job_size: what orders by size go by: "frames", "tokens" (seconds × kappa) or "vad" (frames with speech).
     kappa: decoded tokens a second of audio; None while unknown, which counts as max_tokens a request.
@@ -60,6 +61,7 @@ class EngineConfig:
     cost_exponent: float = 0.5
     streaming_cohort_admit: bool = True
     max_streams: int | None = None
+    parallel_batches: int = 1
     fixed_window_frames: int | None = None
     job_size: str = "frames"
     kappa: float | None = None
@@ -93,10 +95,12 @@ class EngineConfig:
             "cost_exponent",
             "kappa",
             "measure_costs_s",
+            "parallel_batches",
         )
         check_at_most(self, 4096, "max_batch_size", "length_window_factor")
         check_at_most(self, 1_000_000, "max_streams", "max_tokens", "fixed_window_frames", "kappa")
         check_at_most(self, 4, "cost_exponent")
+        check_at_most(self, 256, "parallel_batches")
         if 0 < self.max_offline_pad_ratio < 1:
             raise ConfigError(
                 f"max_offline_pad_ratio is {self.max_offline_pad_ratio}; it must be at least 1, or 0 for no bound: "

@@ -129,16 +129,22 @@ class FakeStreamingModel:
             stream.has_block, stream.is_swapped = True, False
         return stream.has_block
 
-    def run(self, streams: Sequence[FakeStream], num_rows: int) -> None:
+    def prepare(self, streams: Sequence[FakeStream], num_rows: int) -> tuple[list[float], int]:
         assert len(streams) <= num_rows
         assert all(s.has_block and s.num_chunks_run < s.num_chunks_due for s in streams)
-        self.batches.append((len(streams), num_rows))
+        return [float(s.samples[s.num_chunks_run * 1600]) for s in streams], num_rows
+
+    def forward(self, inputs: tuple[list[float], int]) -> list[str]:
+        heard, num_rows = inputs
+        self.batches.append((len(heard), num_rows))
         self.clock.advance(0.01 + 0.001 * num_rows)
-        heard = [float(s.samples[s.num_chunks_run * 1600]) for s in streams]
         if POISON in heard:
             raise RuntimeError("poisoned")
-        for stream, first in zip(streams, heard, strict=True):
-            stream.words.append(f"{first * 100:.0f}")
+        return [f"{first * 100:.0f}" for first in heard]
+
+    def take(self, streams: Sequence[FakeStream], inputs: object, outputs: list[str]) -> None:
+        for stream, word in zip(streams, outputs, strict=True):
+            stream.words.append(word)
             stream.num_chunks_run += 1
             stream.is_full = stream.num_chunks_run == self.max_chunks
 

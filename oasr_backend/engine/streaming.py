@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -18,6 +21,7 @@ import numpy as np
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples, check_sample_rate, check_samples
 from oasr_backend.config import EngineConfig
+from oasr_backend.engine.batches import Batch, Running, best_rows, cut
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.metrics import MemoryMetrics, Metrics
 from oasr_backend.engine.stream import (
@@ -36,7 +40,7 @@ from oasr_backend.errors import (
     UnavailableError,
 )
 from oasr_backend.models.base import TranscribeOptions
-from oasr_backend.models.streams import StreamingModel
+from oasr_backend.models.streams import StreamingModel, run
 from oasr_backend.request import FRAMES_PER_SECOND, Request
 from oasr_backend.scheduler import Scheduler
 from oasr_backend.scheduler.ladder import Ladder
@@ -65,6 +69,7 @@ class StreamingEngine:
         model: StreamingModel[Any],
         metrics: Metrics | None = None,
         clock: Clock = time.monotonic,
+        workers: Executor | None = None,
     ) -> None:
         self._config = config
         self._model = model
@@ -89,6 +94,8 @@ class StreamingEngine:
         self._ready: dict[LiveStream, None] = {}
         # False while the cache is known to have no room for one more.
         self._may_admit = True
+        self._num_workers = config.parallel_batches or len(os.sched_getaffinity(0))
+        self._workers = workers or ThreadPoolExecutor(self._num_workers, "oasr-forward")
         self._looked_at = clock()
         self._publish_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="oasr-streams", daemon=True)
@@ -116,9 +123,9 @@ class StreamingEngine:
             held = [stream for stream in streams if self._model.reserve(stream)]
             for stream in held:
                 stream.accept(noise)
-            self._model.run(held, num_rows)
+            run(self._model, held, num_rows)
             started_at = self._clock()
-            self._model.run([stream for stream in held if self._model.reserve(stream)], num_rows)
+            run(self._model, [one for one in held if self._model.reserve(one)], num_rows)
             seconds = self._clock() - started_at
             self._scheduler.costs.measure(num_rows, self._model.chunk_frames, seconds)
             for stream in held:
@@ -133,6 +140,7 @@ class StreamingEngine:
         self._inbox.leave(lambda: None)
         if self._thread.is_alive():
             self._thread.join()
+        self._workers.shutdown()
 
     def add_request(self, asked: StreamRequest) -> None:
         """Start a stream; a live one of the same id is over, its chunks answered with CancelledError.
@@ -292,8 +300,14 @@ class StreamingEngine:
         # Making room for one may push out another, before its turn or after.
         ready = [live for live in list(self._ready) if live in self._ready and self._can_run(live)]
         ready = [live for live in ready if live in self._ready]
-        for streams, num_rows in cut(ready, self._ladder, self._batch_time_s):
-            self._run_batch(streams, num_rows)
+        most_rows = best_rows(len(ready), self._num_workers, self._ladder, self._batch_time_s)
+        running: deque[Running] = deque()
+        for batch in cut(ready, self._ladder, self._batch_time_s, most_rows):
+            running.append(self._launch(batch))
+            if len(running) > self._num_workers:
+                self._settle(running.popleft())
+        while running:
+            self._settle(running.popleft())
         return bool(ready)
 
     def _seconds_to_wakeup(self) -> float | None:
@@ -355,35 +369,55 @@ class StreamingEngine:
         self._metrics.add("oasr_preemptions_total", 1)
         return victim
 
-    def _run_batch(self, streams: Sequence[LiveStream], num_rows: int) -> None:
+    def _launch(self, batch: Batch) -> Running:
+        """Have a batch run by a worker, while the next one is prepared."""
+        num_run = [live.stream.num_chunks_run for live in batch.streams]
         started_at = self._clock()
-        if not self._forward(streams, num_rows):
+        done: Future[tuple[Any, float]]
+        try:
+            inputs = self._model.prepare([live.stream for live in batch.streams], batch.num_rows)
+            prepare_s = self._clock() - started_at
+            done = self._workers.submit(self._forward, inputs, prepare_s)
+        except Exception as error:
+            log.exception("a batch of %d streams could not be prepared", len(batch.streams))
+            inputs, done = None, Future()
+            done.set_exception(error)
+        return Running(batch, num_run, inputs, done)
+
+    def _forward(self, inputs: Any, prepare_s: float) -> tuple[Any, float]:
+        """Run a batch; return its outputs, and the seconds that it took. In a worker's thread."""
+        started_at = self._clock()
+        outputs = self._model.forward(inputs)
+        return outputs, prepare_s + self._clock() - started_at
+
+    def _settle(self, running: Running) -> None:
+        """Answer what a batch has answered; where it failed, run each stream alone: only the guilty one is over."""
+        batch = running.batch
+        try:
+            outputs, seconds = running.done.result()
+            self._model.take([live.stream for live in batch.streams], running.inputs, outputs)
+        except Exception as error:
+            ids = ", ".join(live.stream_id for live in batch.streams)
+            log.exception("a batch of %d streams failed (%s)", len(batch.streams), ids)
+            self._settle_failed(running, error)
             return
-        step_s = self._clock() - started_at
-        self._metrics.observe("oasr_batch_size", len(streams))
-        self._metrics.observe("oasr_step_seconds", step_s)
-        self._scheduler.costs.observe(num_rows, self._model.chunk_frames, step_s)
-        for live in streams:
+        self._metrics.observe("oasr_batch_size", len(batch.streams))
+        self._metrics.observe("oasr_step_seconds", seconds)
+        self._scheduler.costs.observe(batch.num_rows, self._model.chunk_frames, seconds)
+        for live in batch.streams:
             self._go_on(live)
 
-    def _forward(self, streams: Sequence[LiveStream], num_rows: int) -> bool:
-        """Run a batch; where it fails, each stream alone, so that only the guilty one is over."""
-        num_run = [live.stream.num_chunks_run for live in streams]
-        try:
-            self._model.run([live.stream for live in streams], num_rows)
-            return True
-        except Exception as error:
-            ids = ", ".join(live.stream_id for live in streams)
-            log.exception("a batch of %d streams failed (%s)", len(streams), ids)
-            if len(streams) == 1:
-                self._end(streams[0], ServerError(f"stream {ids}: transcribing failed: {error!r}"))
-                return False
-        for live, before in zip(streams, num_run, strict=True):
+    def _settle_failed(self, running: Running, error: Exception) -> None:
+        streams = running.batch.streams
+        if len(streams) == 1:
+            text = f"stream {streams[0].stream_id}: transcribing failed: {error!r}"
+            self._end(streams[0], ServerError(text))
+            return
+        for live, before in zip(streams, running.num_run, strict=True):
             if live.stream.num_chunks_run == before:
-                self._run_batch([live], self._ladder.smallest)
+                self._settle(self._launch(Batch([live], self._ladder.smallest)))
             else:  # it had run before another one failed
                 self._go_on(live)
-        return False
 
     def _answer_next(self, live: LiveStream) -> None:
         """Give the chunk that has waited the longest its one result."""
@@ -517,34 +551,3 @@ class StreamingEngine:
 def idle_text(max_idle_s: float) -> str:
     """Say why a stream is over, and what to do."""
     return f"is over or sent nothing for {max_idle_s:g} s (max_idle_s): send START to begin another"
-
-
-def cut(
-    ready: Sequence[LiveStream], ladder: Ladder, batch_time_s: Callable[[int], float]
-) -> Iterator[tuple[Sequence[LiveStream], int]]:
-    """Yield (streams, rows) of batches of preferred sizes; the last one may be padded up to one.
-
-    What is left below the top rung runs as one padded batch, or as the largest rung that it fills and the rest,
-    whichever takes less time.
-    """
-    rest = ready
-    while rest:
-        below = ladder.largest_up_to(len(rest))
-        above = next((rung for rung in ladder.rungs if rung >= len(rest)), 0)
-        if above and (
-            not below or batch_time_s(above) <= _time_of(len(rest), ladder, batch_time_s)
-        ):
-            yield rest, above
-            return
-        yield rest[:below], below
-        rest = rest[below:]
-
-
-def _time_of(num_streams: int, ladder: Ladder, batch_time_s: Callable[[int], float]) -> float:
-    """Return how long so many streams take by the largest rungs that they fill, again and again."""
-    seconds = 0.0
-    while num_streams > 0:
-        rung = ladder.largest_up_to(num_streams) or ladder.smallest
-        seconds += batch_time_s(rung)
-        num_streams -= rung
-    return seconds

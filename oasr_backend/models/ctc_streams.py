@@ -18,7 +18,7 @@ from oasr_backend.models.base import TranscribeOptions
 from oasr_backend.models.bundle import Bundle, StreamingSettings
 from oasr_backend.models.ctc import CtcConfig, CtcModel
 from oasr_backend.models.streams import Partial
-from oasr_backend.runtime.base import ChunkBatch, EncoderRuntime, Floats
+from oasr_backend.runtime.base import ChunkBatch, ChunkOutput, EncoderRuntime, Floats
 
 NO_SAMPLES = np.zeros(0, np.float32)
 
@@ -136,26 +136,8 @@ class CtcStreams:
         """Hold what the stream's next chunk needs of the caches; False where they have no room."""
         return stream.cache.reserve(self._pools)
 
-    def run(self, streams: Sequence[CtcStream], num_rows: int) -> None:
-        """Run one chunk of each stream, which is due and reserved, in a forward of `num_rows` rows."""
-        batch = self._batch(streams, num_rows)
-        output = self._model.runtime.encode_chunks(batch)
-        for row, stream in enumerate(streams):
-            stream.cache.append(self._pools, output.new_kv[row], output.new_conv_cache[row])
-            stream.take(output.log_probs[row, : batch.chunk_length[row]])
-            stream.is_full = (
-                self._ends_at_capacity and stream.num_chunks_run > self._pools.max_blocks
-            )
-
-    def swap_out(self, stream: CtcStream) -> None:
-        """Move what a stream holds of the caches to host memory; `reserve` brings it back."""
-        stream.cache.swap_out(self._pools)
-
-    def close(self, stream: CtcStream) -> None:
-        """Free what a stream holds."""
-        stream.cache.free(self._pools)
-
-    def _batch(self, streams: Sequence[CtcStream], num_rows: int) -> ChunkBatch:
+    def prepare(self, streams: Sequence[CtcStream], num_rows: int) -> ChunkBatch:
+        """Return the inputs of one chunk of each stream, which is due and reserved, in a forward of `num_rows` rows."""
         bundle, blocks, contexts = self._model.bundle, self._pools.blocks, self._pools.contexts
         num_entries = self._num_entries(max(len(stream.cache.blocks) for stream in streams))
         table = np.zeros((num_rows, num_entries), np.int64)
@@ -178,6 +160,27 @@ class CtcStreams:
             blocks.array,
             contexts.array[places],
         )
+
+    def forward(self, inputs: ChunkBatch) -> ChunkOutput:
+        """Run it; several threads may, for streams of their own."""
+        return self._model.runtime.encode_chunks(inputs)
+
+    def take(self, streams: Sequence[CtcStream], inputs: ChunkBatch, outputs: ChunkOutput) -> None:
+        """Give each stream what its chunk has given."""
+        for row, stream in enumerate(streams):
+            stream.cache.append(self._pools, outputs.new_kv[row], outputs.new_conv_cache[row])
+            stream.take(outputs.log_probs[row, : inputs.chunk_length[row]])
+            stream.is_full = (
+                self._ends_at_capacity and stream.num_chunks_run > self._pools.max_blocks
+            )
+
+    def swap_out(self, stream: CtcStream) -> None:
+        """Move what a stream holds of the caches to host memory; `reserve` brings it back."""
+        stream.cache.swap_out(self._pools)
+
+    def close(self, stream: CtcStream) -> None:
+        """Free what a stream holds."""
+        stream.cache.free(self._pools)
 
     def _features(self, windows: Sequence[Samples], num_rows: int) -> Floats:
         """Return the features of each window, (num_rows, frames, mels); what lies behind its end is never seen."""

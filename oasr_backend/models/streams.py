@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from oasr_backend.audio import Samples
 from oasr_backend.models.base import TranscribeOptions, Transcript
@@ -54,7 +54,7 @@ StreamT = TypeVar("StreamT", bound=Stream)
 
 
 class StreamingModel(Protocol[StreamT]):
-    """A loaded model of streams; one thread calls it.
+    """A loaded model of streams; one thread calls it, but for `open` and `forward`.
 
     chunk_frames: feature frames of 10 ms from one encoder chunk to the next.
     num_blocks, num_blocks_used: of the cache.
@@ -77,14 +77,23 @@ class StreamingModel(Protocol[StreamT]):
     def reserve(self, stream: StreamT) -> bool:
         """Hold what the stream's next chunk needs of the cache; False where there is no room. One alone always fits."""
 
-    def run(self, streams: Sequence[StreamT], num_rows: int) -> None:
-        """Run one chunk of each stream, which is due and reserved, in a forward of `num_rows` rows.
+    def prepare(self, streams: Sequence[StreamT], num_rows: int) -> Any:
+        """Return the inputs of one chunk of each stream, which is due and reserved, in a forward of `num_rows` rows."""
 
-        Where it raises, no stream has changed.
-        """
+    def forward(self, inputs: Any) -> Any:
+        """Run it and return its outputs; any thread may call it, several at once for streams of their own."""
+
+    def take(self, streams: Sequence[StreamT], inputs: Any, outputs: Any) -> None:
+        """Give each stream what its chunk has given."""
 
     def swap_out(self, stream: StreamT) -> None:
         """Move what a stream holds of the cache to host memory; `reserve` brings it back."""
 
     def close(self, stream: StreamT) -> None:
         """Free what a stream holds."""
+
+
+def run(model: StreamingModel[StreamT], streams: Sequence[StreamT], num_rows: int) -> None:
+    """Run one chunk of each stream, which is due and reserved, in a forward of `num_rows` rows."""
+    inputs = model.prepare(streams, num_rows)
+    model.take(streams, inputs, model.forward(inputs))

@@ -51,7 +51,7 @@ class ChunkOutput:
 
 
 class EncoderRuntime(Protocol):
-    """Runs a bundle's graphs; one thread at a time."""
+    """Runs a bundle's graphs."""
 
     def encode(
         self, features: Floats, lengths: Ints, chunk_size: int, num_left_chunks: int
@@ -63,4 +63,4 @@ class EncoderRuntime(Protocol):
         """
 
     def encode_chunks(self, batch: ChunkBatch) -> ChunkOutput:
-        """Run one chunk of each stream of a batch."""
+        """Run one chunk of each stream of a batch; several threads may, at once."""

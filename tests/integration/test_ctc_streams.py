@@ -10,6 +10,7 @@ from oasr_backend.models.base import TranscribeOptions
 from oasr_backend.models.ctc import CtcConfig
 from oasr_backend.models.ctc_offline import CtcRecognizer
 from oasr_backend.models.ctc_streams import CtcStreams
+from oasr_backend.models.streams import run
 from tests.e2e.asr import clips
 
 PLAIN = TranscribeOptions()
@@ -37,7 +38,7 @@ def alone(model, samples, piece=2560):
     stream.finish()
     while stream.num_chunks_run < stream.num_chunks_due:
         assert model.reserve(stream)
-        model.run([stream], 1)
+        run(model, [stream], 1)
     model.close(stream)
     return text(stream)
 
@@ -89,7 +90,7 @@ def test_streams_that_join_leave_and_swap_at_random_say_what_each_says_alone(spo
         chosen = [stream for _, stream in running if rng.random() < 0.7]
         chosen = [stream for stream in chosen if model.reserve(stream)]
         if chosen:
-            model.run(chosen, len(chosen) + int(rng.integers(0, 3)))
+            run(model, chosen, len(chosen) + int(rng.integers(0, 3)))
         for who, stream in list(running):
             if stream.num_chunks_run == stream.num_chunks_due:
                 assert text(stream) == expected[who]
@@ -109,7 +110,7 @@ def test_beyond_its_capacity_a_stream_forgets_the_oldest_or_ends():
     stream.accept(noise)
     while not stream.is_full:
         assert ending.reserve(stream)
-        ending.run([stream], 1)
+        run(ending, [stream], 1)
     assert stream.num_chunks_run == 4
 
 
@@ -120,7 +121,7 @@ def test_words_have_times_in_the_stream(spoken):
     stream.finish()
     while stream.num_chunks_run < stream.num_chunks_due:
         model.reserve(stream)
-        model.run([stream], 1)
+        run(model, [stream], 1)
     transcript = stream.partial(words=True).transcript
     assert " ".join(word.text for word in transcript.words) == transcript.text
     duration_s = len(spoken[0]) / 16000

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from oasr_backend.config import EngineConfig
+from oasr_backend.engine.batches import best_rows, cut
 from oasr_backend.engine.metrics import MemoryMetrics
 from oasr_backend.engine.stream import Chunk, StreamRequest
-from oasr_backend.engine.streaming import StreamingEngine, cut
+from oasr_backend.engine.streaming import StreamingEngine
 from oasr_backend.errors import (
     CancelledError,
     ClientError,
@@ -17,7 +18,13 @@ from oasr_backend.errors import (
 )
 from oasr_backend.models.base import TranscribeOptions
 from oasr_backend.scheduler.ladder import Ladder
-from tests.fakes import POISON, UNPREPARABLE, FakeClock, FakeStreamingModel
+from tests.fakes import (
+    POISON,
+    UNPREPARABLE,
+    FakeClock,
+    FakeStreamingModel,
+    InlineExecutor,
+)
 
 CHUNK = 1600
 
@@ -36,7 +43,11 @@ class Harness:
         self.metrics = MemoryMetrics()
         defaults = {"max_batch_size": 4, "max_waiting": 2}
         self.engine = StreamingEngine(
-            EngineConfig(**{**defaults, **options}), self.model, self.metrics, self.clock
+            EngineConfig(**{**defaults, **options}),
+            self.model,
+            self.metrics,
+            self.clock,
+            InlineExecutor(),
         )
         self.results = {}
 
@@ -370,13 +381,42 @@ def test_every_chunk_is_answered_when_the_engine_closes_and_no_other_is_accepted
 )
 def test_what_is_due_is_cut_to_rungs_and_the_last_part_padded(num_ready, batches):
     ladder = Ladder((1, 4, 8, 16), 16)
-    parts = cut(list(range(num_ready)), ladder, lambda rows: 0.01 + 0.001 * rows)
-    assert [(len(streams), rows) for streams, rows in parts] == batches
+    parts = cut(list(range(num_ready)), ladder, lambda rows: 0.01 + 0.001 * rows, 16)
+    assert [(len(part.streams), part.num_rows) for part in parts] == batches
 
 
 def test_rows_that_cost_as_much_as_forwards_are_not_padded():
-    parts = cut(list(range(5)), Ladder((1, 4, 8), 8), lambda rows: 0.001 * rows)
-    assert [(len(streams), rows) for streams, rows in parts] == [(4, 4), (1, 1)]
+    parts = cut(list(range(5)), Ladder((1, 4, 8), 8), lambda rows: 0.001 * rows, 8)
+    assert [(len(part.streams), part.num_rows) for part in parts] == [(4, 4), (1, 1)]
+
+
+def test_no_batch_is_larger_than_asked():
+    parts = cut(list(range(11)), Ladder((1, 4, 8), 8), lambda rows: 0.01 + 0.001 * rows, 4)
+    assert [(len(part.streams), part.num_rows) for part in parts] == [(4, 4), (4, 4), (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("num_ready", "num_workers", "rows"),
+    [(32, 1, 8), (32, 2, 8), (8, 2, 4), (5, 2, 4), (3, 2, 2), (2, 2, 1), (1, 2, 1), (1, 1, 1)],
+)
+def test_batches_are_as_large_as_makes_a_row_cheap_and_small_enough_for_all_workers(
+    num_ready, num_workers, rows
+):
+    ladder = Ladder((1, 2, 4, 8, 16, 32), 32)
+    times_s = {1: 16.0, 2: 28.0, 4: 50.0, 8: 85.0, 16: 164.0, 32: 344.0}
+    assert best_rows(num_ready, num_workers, ladder, times_s.__getitem__) == rows
+
+
+def test_batches_that_run_side_by_side_answer_every_stream_once():
+    h = Harness(parallel_batches=3)
+    for number in range(6):
+        h.begin(f"s{number}")
+        h.feed(f"s{number}", speech(number, 10 + number), is_last=True)
+    h.run()
+    for number in range(6):
+        assert h.texts(f"s{number}") == [f"{number} {10 + number}"]
+    assert sum(streams for streams, _ in h.model.batches) == 12
+    h.engine.close()
 
 
 def test_streams_that_push_each_other_out_of_a_small_cache_all_get_their_text():
@@ -438,15 +478,15 @@ def test_a_batch_that_had_run_in_part_runs_none_twice():
     for name in "ab":
         h.begin(name)
         h.feed(name, speech(1, 2))
-    run = h.model.run
+    take = h.model.take
 
-    def half(streams, num_rows):
+    def half(streams, inputs, outputs):
         if len(streams) == 2:
-            run(streams[:1], num_rows)
+            take(streams[:1], inputs, outputs[:1])
             raise RuntimeError("the second failed")
-        run(streams, num_rows)
+        take(streams, inputs, outputs)
 
-    h.model.run = half
+    h.model.take = half
     h.run()
     assert h.texts("a") == h.texts("b") == ["1 2"]
 
