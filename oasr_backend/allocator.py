@@ -1,4 +1,4 @@
-"""Tell glibc to keep the memory that a forward frees.
+"""Tell glibc to keep the memory that a forward frees, and Python to leave alone what was loaded.
 
 By default glibc maps every large block anew and gives it back when it is freed, so that the kernel zeroes each layer's
 activations page by page again, which costs a Whisper encoder on a CPU a good part of its time. It knows nothing of what
@@ -8,6 +8,7 @@ allocates.
 from __future__ import annotations
 
 import ctypes
+import gc
 
 # <malloc.h>
 _M_TRIM_THRESHOLD = -1
@@ -33,3 +34,9 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     return all(mallopt(option, value) == 1 for option, value in _SETTINGS)
+
+
+def freeze_loaded_objects() -> None:
+    """Keep Python's collector from walking through all that is there by now again and again; it stays for good."""
+    gc.collect()
+    gc.freeze()

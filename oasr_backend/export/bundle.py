@@ -11,18 +11,23 @@ from torch import Tensor
 
 from oasr_backend.errors import ConfigError
 from oasr_backend.export.conformer_config import CONTEXT_FRAMES, SUBSAMPLING, ConformerConfig
+from oasr_backend.export.features import FbankGraph
 from oasr_backend.export.graphs import ChunkGraph, OfflineGraph
 from oasr_backend.export.onnx_file import check_graph, export_graph
 from oasr_backend.export.wenet import Checkpoint
 from oasr_backend.models.bundle import (
     CHUNK_FILE,
     ENCODER_FILE,
+    FEATURES_FILE,
     Bundle,
     StreamingSettings,
     write_bundle,
 )
 
 FULL_CONTEXT = (0, -1)
+
+FEATURE_TOLERANCE = 1e-3
+"""Of logarithms: where a filter hears nearly nothing, rounding is a greater part of it."""
 
 
 def export_bundle(
@@ -55,7 +60,11 @@ def export_bundle(
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder, prefix=".export-") as name:
         made = Path(name)
-        differences = {ENCODER_FILE: export_offline(checkpoint, made / ENCODER_FILE, chunk_size)}
+        num_mels = checkpoint.features.num_mels
+        differences = {
+            FEATURES_FILE: export_features(num_mels, made / FEATURES_FILE),
+            ENCODER_FILE: export_offline(checkpoint, made / ENCODER_FILE, chunk_size),
+        }
         if settings:
             differences[CHUNK_FILE] = export_chunk(checkpoint, made / CHUNK_FILE, settings)
         write_bundle(made, bundle)
@@ -63,6 +72,14 @@ def export_bundle(
         for path in sorted(made.iterdir()):
             path.replace(folder / path.name)
     return differences
+
+
+def export_features(num_mels: int, path: Path) -> float:
+    """Write and check the graph of the features; return its difference to PyTorch."""
+    graph = FbankGraph(num_mels)
+    cases = [{"samples": 0.1 * torch.randn(rows, length)} for rows, length in ((1, 400), (3, 5000))]
+    export_graph(graph, cases[1], path)
+    return check_graph(graph, path, cases, FEATURE_TOLERANCE)
 
 
 def export_offline(checkpoint: Checkpoint, path: Path, chunk_size: int) -> float:

@@ -17,9 +17,10 @@ from oasr_backend.errors import ConfigError, shown
 
 T = TypeVar("T")
 
-FORMAT = "oasr-ctc-1"
+FORMAT = "oasr-ctc-2"
 METADATA_FILE = "bundle.json"
 TOKENS_FILE = "tokens.txt"
+FEATURES_FILE = "features.onnx"
 ENCODER_FILE = "encoder.onnx"
 CHUNK_FILE = "chunk.onnx"
 
@@ -32,7 +33,7 @@ class FeatureSettings:
 
     Samples at `sample_rate_hz` in the range of 16-bit integers (±1 times 32768), no dither, preemphasis 0.97, povey
     window, offset removed from each frame, only whole frames (`snip_edges`), power spectrum, mels from 20 Hz to half of
-    the sample rate, no energy, natural logarithm. CMVN is part of the graphs.
+    the sample rate, no energy, natural logarithm. `features.onnx` makes them; CMVN is part of the other graphs.
     """
 
     num_mels: int = 80
@@ -116,7 +117,7 @@ def read_bundle(folder: Path) -> Bundle:
     tokens = read_tokens(folder / TOKENS_FILE)
     parts = {"tokens": tokens, "features": features, "streaming": streaming}
     bundle = _read(Bundle, {**metadata, **parts}, path)
-    for name in [ENCODER_FILE] + [CHUNK_FILE] * (streaming is not None):
+    for name in [FEATURES_FILE, ENCODER_FILE] + [CHUNK_FILE] * (streaming is not None):
         if not (folder / name).is_file():
             raise ConfigError(f"{folder} has no {name}, which its {METADATA_FILE} names: {REMEDY}")
     if not 0 <= bundle.blank_id < len(tokens):

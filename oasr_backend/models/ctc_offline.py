@@ -8,7 +8,7 @@ import numpy as np
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
 from oasr_backend.decode.ctc import LogProbs
-from oasr_backend.features.fbank import fbank
+from oasr_backend.features.fbank import num_frames as num_frames_of
 from oasr_backend.models.base import Prepared, TranscribeOptions, Transcript
 from oasr_backend.models.ctc import CtcConfig, CtcModel
 from oasr_backend.request import FRAMES_PER_SECOND
@@ -39,7 +39,9 @@ class CtcRecognizer:
 
     def prepare(self, samples: Samples, options: TranscribeOptions) -> Prepared:
         """Return the features of one piece; one too short for an encoder frame has no speech."""
-        features = fbank(samples, self._num_mels)
+        features = np.zeros((0, self._num_mels), np.float32)
+        if num_frames_of(len(samples)):
+            [features] = self._model.runtime.features(samples[np.newaxis])
         num_frames = -(-len(samples) // HOP_SAMPLES)
         has_speech = self._model.bundle.encoder_frames(len(features)) > 0
         speech_frames = None

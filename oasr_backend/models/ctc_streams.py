@@ -18,7 +18,7 @@ from oasr_backend.models.base import TranscribeOptions
 from oasr_backend.models.bundle import Bundle, StreamingSettings
 from oasr_backend.models.ctc import CtcConfig, CtcModel
 from oasr_backend.models.streams import Partial
-from oasr_backend.runtime.base import ChunkBatch, ChunkOutput, EncoderRuntime, Floats
+from oasr_backend.runtime.base import ChunkBatch, ChunkOutput, EncoderRuntime
 
 NO_SAMPLES = np.zeros(0, np.float32)
 
@@ -143,16 +143,18 @@ class CtcStreams:
         table = np.zeros((num_rows, num_entries), np.int64)
         chunk_length, offset, cache_length = np.zeros((3, num_rows), np.int64)
         places = np.zeros(num_rows, np.int64)
-        windows = [stream.next_window() for stream in streams]
-        for row, (stream, window) in enumerate(zip(streams, windows, strict=True)):
-            cache = stream.cache
+        num_samples = fbank.num_samples(bundle.chunk_frames(self._chunk_size))
+        samples = np.zeros((num_rows, num_samples), np.float32)
+        for row, stream in enumerate(streams):
+            cache, window = stream.cache, stream.next_window()
+            samples[row, : len(window)] = window
             chunk_length[row] = bundle.encoder_frames(fbank.num_frames(len(window)))
             offset[row] = cache.offset * self._chunk_size
             cache_length[row] = len(cache.blocks) * self._chunk_size
             table[row, : len(cache.blocks)] = cache.blocks
             places[row] = cache.context
         return ChunkBatch(
-            self._features(windows, num_rows),
+            samples,
             chunk_length,
             offset,
             cache_length,
@@ -181,19 +183,6 @@ class CtcStreams:
     def close(self, stream: CtcStream) -> None:
         """Free what a stream holds."""
         stream.cache.free(self._pools)
-
-    def _features(self, windows: Sequence[Samples], num_rows: int) -> Floats:
-        """Return the features of each window, (num_rows, frames, mels); what lies behind its end is never seen."""
-        num_frames, num_mels = (
-            self._model.bundle.chunk_frames(self._chunk_size),
-            self._model.bundle.features.num_mels,
-        )
-        waves = np.zeros((len(windows), fbank.num_samples(num_frames)), np.float32)
-        for wave, window in zip(waves, windows, strict=True):
-            wave[: len(window)] = window
-        features = np.zeros((num_rows, num_frames, num_mels), np.float32)
-        features[: len(windows)] = fbank.fbank(waves, num_mels)
-        return features
 
     def _num_entries(self, most_blocks: int) -> int:
         """Return the width of the table: few different ones, so that the runtime finds its memory laid out."""

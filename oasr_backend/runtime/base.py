@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 class ChunkBatch:
     """One chunk of each of a batch of streams, each at its own offset; see docs/wenet.md for the graph's contract.
 
-    features: (batch, frames, mels), right-padded.
+    samples: (batch, samples), in ±1 at 16 kHz, what the features of a whole chunk are made of; right-padded.
     chunk_length: (batch,), valid encoder frames; 0 for a row that only fills the batch.
     offset: (batch,), encoder frames of the stream before this chunk.
     cache_length: (batch,), how many of them are visible.
@@ -28,7 +28,7 @@ class ChunkBatch:
     conv_cache: (batch, layers, conv_frames, conv_size).
     """
 
-    features: Floats
+    samples: Floats
     chunk_length: Ints
     offset: Ints
     cache_length: Ints
@@ -52,6 +52,9 @@ class ChunkOutput:
 
 class EncoderRuntime(Protocol):
     """Runs a bundle's graphs."""
+
+    def features(self, samples: Floats) -> Floats:
+        """Return features (batch, frames, mels) of (batch, samples) in ±1 at 16 kHz, 400 of them at least."""
 
     def encode(
         self, features: Floats, lengths: Ints, chunk_size: int, num_left_chunks: int

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 
 from oasr_backend.errors import ConfigError
-from oasr_backend.models.bundle import CHUNK_FILE, ENCODER_FILE
+from oasr_backend.models.bundle import CHUNK_FILE, ENCODER_FILE, FEATURES_FILE
 from oasr_backend.runtime.base import ChunkBatch, ChunkOutput, Floats, Ints
 
 
@@ -22,6 +22,11 @@ class OnnxRuntime:
         self._folder = folder
         self._num_threads = num_threads
         self._sessions: dict[str, Any] = {}
+
+    def features(self, samples: Floats) -> Floats:
+        features: Floats
+        [features] = self._session(FEATURES_FILE).run(["features"], {"samples": samples})
+        return features
 
     def encode(
         self, features: Floats, lengths: Ints, chunk_size: int, num_left_chunks: int
@@ -39,6 +44,7 @@ class OnnxRuntime:
 
     def encode_chunks(self, batch: ChunkBatch) -> ChunkOutput:
         inputs = {field.name: getattr(batch, field.name) for field in fields(batch)}
+        inputs["features"] = self.features(inputs.pop("samples"))
         names = [field.name for field in fields(ChunkOutput)]
         return ChunkOutput(*self._session(CHUNK_FILE).run(names, inputs))
 

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import kaldi_native_fbank
 import numpy as np
 from numpy.typing import NDArray
 
-from oasr_backend.features.fbank import fbank
+from oasr_backend.audio import SAMPLE_RATE_HZ
+from oasr_backend.features.fbank import NUM_MELS
 from oasr_backend.training import augment
 from oasr_backend.training.batches import Item
 from oasr_backend.training.corpus import Corpus
@@ -65,6 +67,17 @@ class Recordings:
         with partial.open("wb") as file:
             np.save(file, fbank(heard).astype(np.float16))
         partial.rename(path)  # a killed run leaves no half file under the name that is looked for
+
+
+def fbank(samples: NDArray[np.float32], num_mels: int = NUM_MELS) -> NDArray[np.float32]:
+    """Return Kaldi's filter bank (frames, num_mels) of (samples,) in ±1 at 16 kHz; serving's is within 1e-3 of it."""
+    options = kaldi_native_fbank.FbankOptions()
+    options.frame_opts.dither = 0.0
+    options.mel_opts.num_bins = num_mels
+    extractor = kaldi_native_fbank.OnlineFbank(options)
+    extractor.accept_waveform(SAMPLE_RATE_HZ, (samples * np.float32(32768)).tolist())
+    frames = [extractor.get_frame(n) for n in range(extractor.num_frames_ready)]
+    return np.asarray(frames, np.float32).reshape(-1, num_mels)
 
 
 def make_example(

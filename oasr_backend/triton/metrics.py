@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from oasr_backend.engine.metrics import METRICS, MetricKind
 
+log = logging.getLogger(__name__)
+
 Key = tuple[Any, ...]
 """A metric's name, then its labels as (name, value) pairs."""
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Measurements since the last flush."""
+
+    amounts: dict[Key, float] = field(default_factory=lambda: defaultdict(float))
+    values: dict[Key, float] = field(default_factory=dict)
+    observations: list[tuple[str, float]] = field(default_factory=list)
 
 
 class TritonMetrics:
@@ -27,19 +41,18 @@ class TritonMetrics:
         }
         self._metrics: dict[Key, Any] = {}
         self._lock = threading.Lock()
-        # Each call crosses to Triton's process: 0.1 ms that is paid between steps, and once for many requests.
-        self._amounts: dict[Key, float] = defaultdict(float)
-        self._values: dict[Key, float] = {}
-        self._observations: list[tuple[str, float]] = []
+        self._taken = _Taken()
+        # Each call crosses to Triton's process, 0.1 ms and more on a busy machine: a thread of its own waits for it.
+        self._publisher = ThreadPoolExecutor(1, thread_name_prefix="oasr-metrics")
 
     def add(self, name: str, amount: float, **labels: str) -> None:
-        self._amounts[(name, *labels.items())] += amount
+        self._taken.amounts[(name, *labels.items())] += amount
 
     def set(self, name: str, value: float, **labels: str) -> None:
-        self._values[(name, *labels.items())] = value
+        self._taken.values[(name, *labels.items())] = value
 
     def observe(self, name: str, value: float) -> None:
-        self._observations.append((name, value))
+        self._taken.observations.append((name, value))
 
     def add_now(self, name: str, amount: float, **labels: str) -> None:
         """Add to a counter at once; from any thread."""
@@ -50,15 +63,23 @@ class TritonMetrics:
         self._metric((name,)).set(value)
 
     def flush(self) -> None:
-        for key, amount in self._amounts.items():
-            self._metric(key).increment(amount)
-        for key, value in self._values.items():
-            self._metric(key).set(value)
-        for name, value in self._observations:
-            self._metric((name,)).observe(value)
-        self._amounts.clear()
-        self._values.clear()
-        self._observations.clear()
+        taken, self._taken = self._taken, _Taken()
+        self._publisher.submit(self._publish, taken)
+
+    def close(self) -> None:
+        """Return once everything is published."""
+        self._publisher.shutdown()
+
+    def _publish(self, taken: _Taken) -> None:
+        try:
+            for key, amount in taken.amounts.items():
+                self._metric(key).increment(amount)
+            for key, value in taken.values.items():
+                self._metric(key).set(value)
+            for name, value in taken.observations:
+                self._metric((name,)).observe(value)
+        except Exception:
+            log.exception("metrics could not be published")
 
     def _metric(self, key: Key) -> Any:
         with self._lock:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from oasr_backend.allocator import keep_freed_memory
+from oasr_backend.allocator import freeze_loaded_objects, keep_freed_memory
 from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.engine.job import Utterance
 from oasr_backend.engine.offline import OfflineEngine
@@ -45,6 +45,7 @@ class OfflineModel:
         self._engine.warm_up()
         self._engine.start()
         self._senders = Senders()
+        freeze_loaded_objects()
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Hand requests to the engine, which replies later; blocks while its backlog is full.
@@ -60,6 +61,7 @@ class OfflineModel:
         """Answer what was accepted and stop."""
         self._engine.close()
         self._senders.close()
+        self._metrics.close()
 
     def _accept(self, request: Any) -> None:
         """Take one request; nothing may leave here, since Triton would fail its neighbours too."""

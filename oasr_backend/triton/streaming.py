@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from oasr_backend.allocator import keep_freed_memory
+from oasr_backend.allocator import freeze_loaded_objects, keep_freed_memory
 from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.engine.stream import Chunk, ChunkResult, StreamRequest
 from oasr_backend.engine.streaming import StreamingEngine, idle_text
@@ -65,6 +65,7 @@ class StreamModel:
         self._engine.warm_up()
         self._engine.start()
         self._senders = Senders()
+        freeze_loaded_objects()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Hand chunks to the engine; return what it answers at once, and None for each that it answers later.
@@ -80,6 +81,7 @@ class StreamModel:
         """Answer what was accepted and stop."""
         self._engine.close()
         self._senders.close()
+        self._metrics.close()
 
     def _accept(self, request: Any, reply: ChunkReply) -> None:
         """Take one request; nothing may leave here, since Triton would fail its neighbours too."""

@@ -235,7 +235,7 @@ def test_exporting_twice_gives_the_same_bytes(folder, tmp_path):
     command = [sys.executable, script, "--checkpoint-dir", FOLDER, "--output", tmp_path]
     subprocess.run(command, check=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["bundle.json", "chunk.onnx", "encoder.onnx", "tokens.txt"]
+    assert names == ["bundle.json", "chunk.onnx", "encoder.onnx", "features.onnx", "tokens.txt"]
     for name in names:
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
 

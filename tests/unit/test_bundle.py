@@ -21,7 +21,7 @@ STREAMING = StreamingSettings(
 BUNDLE = Bundle(("<blank>", "▁", "é", "字"), FeatureSettings(), STREAMING, token_separator=" ")
 
 
-def written(folder, bundle=BUNDLE, graphs=("encoder.onnx", "chunk.onnx")):
+def written(folder, bundle=BUNDLE, graphs=("features.onnx", "encoder.onnx", "chunk.onnx")):
     write_bundle(folder, bundle)
     for name in graphs:
         (folder / name).touch()
@@ -55,7 +55,7 @@ def test_a_missing_or_foreign_metadata_file_is_refused(tmp_path):
         read_bundle(tmp_path)
     for content in ("[]", '{"format": "else"}'):
         (tmp_path / "bundle.json").write_text(content)
-        assert_refused(tmp_path, "{folder}/bundle.json is not of format 'oasr-ctc-1': {REMEDY}")
+        assert_refused(tmp_path, "{folder}/bundle.json is not of format 'oasr-ctc-2': {REMEDY}")
 
 
 def test_a_field_of_a_newer_version_is_refused_by_name(tmp_path):
@@ -82,7 +82,7 @@ def test_a_value_of_the_wrong_type_is_refused(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["encoder.onnx", "chunk.onnx"])
+@pytest.mark.parametrize("name", ["features.onnx", "encoder.onnx", "chunk.onnx"])
 def test_a_missing_graph_is_refused_by_name(tmp_path, name):
     (written(tmp_path) / name).unlink()
     assert_refused(tmp_path, "{folder} has no " + name + ", which its bundle.json names: {REMEDY}")
@@ -90,7 +90,9 @@ def test_a_missing_graph_is_refused_by_name(tmp_path, name):
 
 def test_an_offline_bundle_needs_no_chunk_graph(tmp_path):
     bundle = Bundle(BUNDLE.tokens, FeatureSettings(), None)
-    assert read_bundle(written(tmp_path, bundle, ["encoder.onnx"])).streaming is None
+    assert (
+        read_bundle(written(tmp_path, bundle, ["features.onnx", "encoder.onnx"])).streaming is None
+    )
 
 
 def test_a_blank_that_is_no_token_is_refused(tmp_path):

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from oasr_backend.features.fbank import fbank
 from oasr_backend.training.corpus import Corpus
 from oasr_backend.training.examples import (
     UNITS,
     Recordings,
     decode,
     encode,
+    fbank,
     feature_statistics,
     make_example,
 )
