@@ -64,7 +64,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--folder", type=Path, default=folder, help="speech and checkpoints (default: %(default)s)")
     add("--bundle", type=Path, default=bundle, help="made or evaluated (default: %(default)s)")
     add("--utterances", type=int, default=12000)
-    add("--epochs", type=int, default=23)
+    add("--epochs", type=int, default=30)
     add("--seed", type=int, default=1)
     add("--threads", type=int, default=1, help="of the training; a second process reads for it")
     add("--processes", type=int, default=2, help="that speak")

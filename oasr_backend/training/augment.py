@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 SAMPLE_RATE_HZ = 16000
 Samples = NDArray[np.float32]
 
-SPEEDS = (0.82, 1.2)
+SPEEDS = (0.88, 1.13)
 """Speed changes pitch and formants with it, as if on another speaker."""
 
 MAX_SPECTRUM_SHIFT = 0.04
@@ -36,13 +36,13 @@ def distort(speech: Samples, other: Samples, random: Generator) -> Samples:
     """
     heard = change_speed(speech, random.uniform(*SPEEDS))
     heard = pad_with_silence(heard, random)
-    if random.random() < 0.6:
+    if random.random() < 0.4:
         heard = reverberate(heard, random)
     if random.random() < 0.7:
         heard = colour(heard, random)
-    if random.random() < 0.85:
-        heard = add_noise(heard, make_noise(len(heard), other, random), random.uniform(5, 35))
-    if random.random() < 0.25:
+    if random.random() < 0.7:
+        heard = add_noise(heard, make_noise(len(heard), other, random), random.uniform(8, 40))
+    if random.random() < 0.2:
         heard = cut_high_frequencies(heard, random.choice([3400.0, 4000.0, 5500.0, 7000.0]))
     if random.random() < 0.05:
         heard = np.clip(heard, -0.4 * np.abs(heard).max(), 0.4 * np.abs(heard).max())
@@ -62,13 +62,13 @@ def pad_with_silence(samples: Samples, random: Generator) -> Samples:
 
 
 def reverberate(samples: Samples, random: Generator) -> Samples:
-    """Convolve with a made-up room: the direct sound, then noise that dies away by 60 dB in 0.1 to 0.7 s."""
-    decay_s = random.uniform(0.1, 0.7)
+    """Convolve with a made-up room: the direct sound, then noise that dies away by 60 dB in 0.1 to 0.5 s."""
+    decay_s = random.uniform(0.1, 0.5)
     times_s = np.arange(int(decay_s * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
     tail = random.standard_normal(len(times_s), np.float32)
     tail *= (10 ** (-3 * times_s / decay_s)).astype(np.float32)
     tail[: int(random.uniform(0.001, 0.008) * SAMPLE_RATE_HZ)] = 0.0
-    tail *= 10 ** (-random.uniform(-2, 14) / 20) / np.sqrt(np.sum(tail**2))
+    tail *= 10 ** (-random.uniform(0, 16) / 20) / np.sqrt(np.sum(tail**2))
     tail[0] = 1.0
     size = _fast_length(len(samples) + len(tail) - 1)
     heard = np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(tail, size), size)
@@ -76,8 +76,8 @@ def reverberate(samples: Samples, random: Generator) -> Samples:
 
 
 def colour(samples: Samples, random: Generator) -> Samples:
-    """Filter by a microphone's uneven curve: up to 8 dB at six points, less below 60 to 300 Hz."""
-    points_db = random.uniform(-8, 8, size=6)
+    """Filter by a microphone's uneven curve: up to 6 dB at six points, less below 60 to 300 Hz."""
+    points_db = random.uniform(-6, 6, size=6)
     lowest_hz = random.uniform(60, 300)
 
     def gain(hertz: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -135,7 +135,7 @@ def warp_mel_axis(features: NDArray[np.float32], random: Generator) -> NDArray[n
 
 
 def mask_spectrum(features: NDArray[np.float32], random: Generator) -> NDArray[np.float32]:
-    """Blank two bands of up to 12 mels and two spans of up to 15 frames (SpecAugment, Park et al. 2019).
+    """Blank two bands of up to 8 mels and two spans of up to 8 frames (SpecAugment, Park et al. 2019).
 
     Masked places get the features' own mean: zero in log-mel would be a loud sound.
     """
@@ -143,10 +143,10 @@ def mask_spectrum(features: NDArray[np.float32], random: Generator) -> NDArray[n
     masked = features.copy()
     mean = features.mean()
     for _ in range(2):
-        width = random.integers(0, 13)
+        width = random.integers(0, 9)
         first = random.integers(0, num_mels - width)
         masked[:, first : first + width] = mean
-        length = min(random.integers(0, 16), num_frames // 5)
+        length = min(random.integers(0, 9), num_frames // 5)
         start = random.integers(0, num_frames - length)
         masked[start : start + length] = mean
     return masked

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
-from oasr_backend.features.fbank import fbank
-from oasr_backend.models.bundle import ENCODER_FILE
+from oasr_backend.runtime.onnx import OnnxRuntime
 from oasr_backend.training import augment
 from oasr_backend.training.corpus import Corpus
 from oasr_backend.training.examples import decode
 from oasr_backend.wer import word_error_rate
+
+SILENCE = 16000 // 4
+"""Samples before and behind a clean line, as a microphone has them: the corpus is trimmed to the words."""
 
 Waveform = NDArray[np.float32]
 """(samples,) float32 in [-1, 1] at 16 kHz."""
@@ -55,20 +56,13 @@ class Recognizer:
     """A bundle's graph for whole utterances, masked as a stream would be, and CTC's best path."""
 
     def __init__(self, bundle: Path) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self._session = onnxruntime.InferenceSession(str(bundle / ENCODER_FILE), options)
+        self._runtime = OnnxRuntime(bundle, num_threads=1)
 
     def transcribe(self, waveform: Waveform, chunking: Chunking) -> str:
         """Return the text of one clip."""
-        features = fbank(waveform)[np.newaxis]
-        inputs = {
-            "features": features,
-            "feature_lengths": np.array([features.shape[1]]),
-            "chunk_size": np.array(chunking.size),
-            "num_left_chunks": np.array(chunking.left),
-        }
-        (logs,) = self._session.run(["log_probs"], inputs)
+        features = self._runtime.features(waveform[np.newaxis])
+        lengths = np.array([features.shape[1]])
+        logs, _ = self._runtime.encode(features, lengths, chunking.size, chunking.left)
         return decode(logs[0].argmax(axis=-1).tolist())
 
 
@@ -84,9 +78,11 @@ def human_clips(data: Path) -> Clips:
 
 
 def held_out_voices(corpus: Corpus, distorted: bool) -> Clips:
-    """Return the held-out corpus clean, or each line in a room and noise drawn from its number."""
+    """Return the held-out corpus clean between silence, or each line in a room and noise drawn from its number."""
     waveforms = [corpus.waveform(index) for index in range(len(corpus))]
-    if distorted:
+    if not distorted:
+        waveforms = [np.pad(waveform, SILENCE) for waveform in waveforms]
+    else:
         waveforms = [
             augment.distort(waveform, waveforms[index - 1], default_rng((7, index)))
             for index, waveform in enumerate(waveforms)
