@@ -90,6 +90,7 @@ class LiveStream:
     num_accepted: samples, at its own rate.
     is_ended: its last chunk has come.
     ended_by: why it is over before that.
+    is_counted: among the open ones.
     waiting: any thread may add to it, under the engine's lock; the engine's thread takes from it.
     """
 
@@ -100,6 +101,7 @@ class LiveStream:
     num_accepted: int = 0
     is_ended: bool = False
     is_over: bool = False
+    is_counted: bool = True
     ended_by: AsrError | None = None
     waiting: deque[WaitingChunk] = field(default_factory=deque)
 

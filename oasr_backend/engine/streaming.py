@@ -163,6 +163,8 @@ class StreamingEngine:
         with self._accepting:
             replaced = self._live.get(asked.stream_id)
             self._check_open(self._num_open - (replaced is not None))
+            if replaced is not None:
+                self._uncount(replaced)
             self._live[asked.stream_id] = live
             self._num_open += 1
             # Within the lock, so that commands come in the order in which they were accepted.
@@ -240,6 +242,11 @@ class StreamingEngine:
             text = f"stream {live.stream_id}: preparing failed: {error!r}"
             live.ended_by = ServerError(text)
         return is_last or live.stream.num_chunks_due > num_chunks_due
+
+    def _uncount(self, live: LiveStream) -> None:
+        """Count a stream no longer: it is over, or another one has its id."""
+        self._num_open -= live.is_counted
+        live.is_counted = False
 
     def _check_open(self, num_open: int) -> None:
         if self._refusal is not None:
@@ -474,7 +481,7 @@ class StreamingEngine:
             live.is_over = True
             if self._live.get(live.stream_id) is live:
                 del self._live[live.stream_id]
-            self._num_open -= 1
+            self._uncount(live)
         while live.waiting:
             self._answer_next(live)
         self._scheduler.abort_request(live.request.request_id)

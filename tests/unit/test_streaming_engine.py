@@ -196,6 +196,15 @@ def test_a_new_start_on_a_live_id_begins_afresh():
     assert h.engine.num_open == 0
 
 
+def test_starts_on_a_live_id_count_once_however_fast_they_come():
+    h = Harness(max_streams=1)
+    for name in "aaabb":
+        h.begin(name)
+    assert h.engine.num_open == 2
+    h.run()
+    assert h.engine.num_open == 2
+
+
 def test_an_ended_stream_gets_its_text_though_the_next_of_its_id_has_begun():
     h = Harness()
     h.begin("a")
