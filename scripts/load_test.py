@@ -17,22 +17,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import csv
 import random
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from statistics import correlation, mean, median
 
 from tqdm import tqdm
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
-from oasr_backend.benchmark import report, speech, streams
+from oasr_backend.benchmark import plots, report, speech, streams
 from oasr_backend.benchmark.arrivals import KINDS
 from oasr_backend.benchmark.figures import Figures
 from oasr_backend.benchmark.line_up import LineUp
 from oasr_backend.benchmark.results import Cell, Results, write_csv
-from oasr_backend.benchmark.sweep import Bench, Sweep, is_measured, mean_duration_s
+from oasr_backend.benchmark.sweep import Bench, Sweep, durations_s, is_measured
 from oasr_backend.errors import ConfigError
 from oasr_backend.simulation.workload import LENGTHS
 from oasr_backend.triton.server import LaunchError
@@ -75,7 +77,7 @@ async def run(options: argparse.Namespace) -> None:
         await run_streams(options, line_up, clips)
         return
     pool = speech.pool(clips, clipped(options.lengths, limit_s), options.utterances, options.seed)
-    print(f"{len(pool)} utterances of {mean_duration_s(pool):.1f} s in the mean", flush=True)
+    print(f"{len(pool)} utterances of {mean(durations_s(pool)):.1f} s in the mean", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
     results = Results(options.output / f"{options.model}.jsonl", Figures)
     names = stock_variants() if options.sweep_stock else options.systems
@@ -90,7 +92,9 @@ async def run(options: argparse.Namespace) -> None:
     )
     groups = [[name] for name in names] if options.sweep_stock else [names]
     for group in groups:
-        await measure(line_up, group, pool, results, sweep)
+        alone_s = await measure(line_up, group, pool, results, sweep)
+        if alone_s:
+            report_alone(options, durations_s(pool), alone_s)
     for line in report.throughput_table(results, names, options.lengths, sweep.reference):
         print(line)
     if sweep.loads:
@@ -99,6 +103,9 @@ async def run(options: argparse.Namespace) -> None:
             results, names, options.lengths, options.kind, sweep.loads, sweep.reference
         ):
             print(line)
+        if options.plots:
+            path = options.output / f"{options.model}-{options.lengths}-{options.kind}.png"
+            plots.plot_latencies(path, results, names, options.lengths, options.kind, sweep.loads)
     write_csv(options.output / f"{options.model}.csv", results)
 
 
@@ -133,16 +140,34 @@ async def run_streams(
         print(line)
 
 
+def report_alone(
+    options: argparse.Namespace, lengths_s: Sequence[float], alone_s: Mapping[str, Sequence[float]]
+) -> None:
+    """Say how the service time of an utterance goes with its length: what a policy that knows lengths can gain."""
+    for name, times_s in alone_s.items():
+        print(
+            f"{name}, alone: {1e3 * median(times_s):.0f} ms in the median, correlation with the duration "
+            f"{correlation(lengths_s, times_s):.2f}",
+            flush=True,
+        )
+    with (options.output / f"{options.model}-alone.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["duration_s", *alone_s])
+        writer.writerows(zip(lengths_s, *alone_s.values(), strict=True))
+    if options.plots:
+        plots.plot_service_times(options.output / f"{options.model}-alone.png", lengths_s, alone_s)
+
+
 async def measure(
     line_up: LineUp,
     names: Sequence[str],
     pool: Sequence[Samples],
     results: Results[Figures],
     sweep: Sweep,
-) -> None:
-    """Start systems together, run what is missing of a sweep, and stop them."""
+) -> dict[str, list[float]]:
+    """Start systems together, run what is missing of a sweep, and stop them; return their times without load."""
     if is_measured(sweep, names, results):
-        return
+        return {}
     systems = [line_up.system(name) for name in names]
     running = []
     try:
@@ -150,8 +175,9 @@ async def measure(
             await system.start()
             running.append(system)
         bench = Bench(systems, pool, results, progress)
-        await bench.learn_texts()
+        alone_s = await bench.learn_texts()
         await bench.run(sweep)
+        return alone_s
     finally:
         for system in running:
             await system.stop()

@@ -2,7 +2,8 @@
 # Pin every package that the scripts install, with its hash, after pyproject.toml has changed:
 #   pip install uv && ./scripts/lock.sh [--upgrade-package NAME]
 # The locks agree with each other: base.txt (inside any tritonserver) is part of serve.txt (with a local
-# tritonserver and the client), which is part of test.txt; plot.txt adds what draws the simulation's plots. One lock holds for Python 3.11 and 3.12.
+# tritonserver and the client), which is part of test.txt; plot.txt adds what draws the simulation's plots, bench.txt
+# what the benchmark measures us beside. One lock holds for Python 3.11 and 3.12.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,3 +18,4 @@ compile --extra server --extra client --extra test --extra export --override <(e
 compile --extra server --extra client --constraint requirements/test.txt --output-file requirements/serve.txt
 compile --constraint requirements/serve.txt --output-file requirements/base.txt
 compile --extra plot --constraint requirements/test.txt --output-file requirements/plot.txt
+compile --extra bench --constraint requirements/test.txt --output-file requirements/bench.txt

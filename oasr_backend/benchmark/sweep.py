@@ -51,8 +51,9 @@ class Bench:
         self._results, self._progress = results, progress
         self._expected: dict[str, list[str]] = {}
 
-    async def learn_texts(self) -> dict[str, list[str]]:
-        """Ask every system for every utterance without load; return the texts by system."""
+    async def learn_texts(self) -> dict[str, list[float]]:
+        """Ask every system for every utterance without load; return the seconds that each took, by system."""
+        alone_s = {}
         for system in self._systems:
             on_done = self._progress(f"{system.name}, alone", len(self._pool))
             answers = await one_by_one(len(self._pool), self._ask(system), on_done)
@@ -60,7 +61,8 @@ class Bench:
             if failed:
                 raise RuntimeError(f"{system.name} failed without load: {failed[0]}")
             self._expected[system.name] = [answer.text for answer in answers]
-        return self._expected
+            alone_s[system.name] = [answer.latency_s for answer in answers]
+        return alone_s
 
     async def run(self, sweep: Sweep) -> None:
         """Run what of a sweep has not been run."""
@@ -115,6 +117,6 @@ def is_measured(sweep: Sweep, systems: Sequence[str], results: Results[Figures])
     )
 
 
-def mean_duration_s(pool: Sequence[Samples]) -> float:
-    """Return the mean length of the utterances."""
-    return sum(len(samples) for samples in pool) / len(pool) / SAMPLE_RATE_HZ
+def durations_s(pool: Sequence[Samples]) -> list[float]:
+    """Return the length of each utterance."""
+    return [len(samples) / SAMPLE_RATE_HZ for samples in pool]

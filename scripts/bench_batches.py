@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Measure what batches of whole utterances take: t(rows, longest), where batching pays and where it does not.
+
+    .venv/bin/python scripts/bench_batches.py ctc --rows 1 2 4 8 16 --seconds 2 5 10 20 30
+    .venv/bin/python scripts/bench_batches.py whisper --options short_window=true
+
+Rows of noise as long as each other, as the engine measures them when it loads a model: features are not part of it. The
+table has milliseconds a batch, and below it a row's share in times a batch of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from statistics import median
+
+from oasr_backend.allocator import keep_freed_memory
+from oasr_backend.blas import use_one_blas_thread
+from oasr_backend.config import read_options
+from oasr_backend.models import FAMILIES
+from oasr_backend.models.base import FRAMES_PER_SECOND, Recognizer
+
+
+def main() -> None:
+    options = parse_arguments()
+    keep_freed_memory()
+    use_one_blas_thread()
+    family = FAMILIES[options.family]
+    named = dict(text.split("=", 1) for text in options.options)
+    recognizer = family.load(read_options(family.options, named))
+    print(
+        f"{options.family} {named or ''}: medians of {options.rounds} rounds; milliseconds a batch"
+    )
+    print(f"{'rows':>5}" + "".join(f"{seconds:>9g} s" for seconds in options.seconds))
+    table = []
+    for rows in options.rows:
+        times_s = [measure(recognizer, rows, s, options.rounds) for s in options.seconds]
+        table.append(times_s)
+        print_line(rows, [f"{time_s * 1e3:.1f}" for time_s in times_s])
+    print("a row's share, in times a batch of one")
+    for rows, times_s in zip(options.rows, table, strict=True):
+        shares = [t / rows / one for t, one in zip(times_s, table[0], strict=True)]
+        print_line(rows, [f"{share:.2f}" for share in shares])
+
+
+def measure(recognizer: Recognizer, num_rows: int, seconds: float, rounds: int) -> float:
+    """Return the median time of a batch in seconds, after one that is not counted."""
+    num_frames = round(seconds * FRAMES_PER_SECOND)
+    recognizer.rehearse(num_rows, num_frames)
+    times_s = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        recognizer.rehearse(num_rows, num_frames)
+        times_s.append(time.perf_counter() - start)
+    return median(times_s)
+
+
+def print_line(rows: int, cells: Sequence[str]) -> None:
+    print(f"{rows:>5}" + "".join(f"{cell:>11}" for cell in cells), flush=True)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("family", choices=FAMILIES)
+    add("--options", nargs="*", default=[], metavar="NAME=VALUE", help="of the model")
+    add("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    add("--seconds", type=float, nargs="+", default=[2.0, 5.0, 10.0, 20.0, 30.0])
+    add("--rounds", type=int, default=5)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
