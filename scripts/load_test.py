@@ -49,6 +49,7 @@ MODELS: dict[str, tuple[str, tuple[str, ...], tuple[int, ...], dict[str, str]]] 
 STOCK_LADDERS = ("1", "1-2-4", "1-2-4-8", "4-8-16")
 STOCK_DELAYS_US = ("0", "5000", "20000")
 STOCK_INSTANCES = ("1", "2")
+"""What --sweep-stock tries, each with each."""
 
 
 def main() -> int:
@@ -80,7 +81,7 @@ async def run(options: argparse.Namespace) -> None:
     print(f"{len(pool)} utterances of {mean(durations_s(pool)):.1f} s in the mean", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
     results = Results(options.output / f"{options.model}.jsonl", Figures)
-    names = stock_variants() if options.sweep_stock else options.systems
+    names = stock_variants(options) if options.sweep_stock else options.systems
     sweep = Sweep(
         options.lengths,
         () if options.sweep_stock else options.loads,
@@ -195,12 +196,10 @@ def progress(title: str, total: int) -> Callable[[], None]:
     return step
 
 
-def stock_variants() -> list[str]:
+def stock_variants(options: argparse.Namespace) -> list[str]:
     """Return the configurations of the peer that are worth trying."""
-    return [
-        f"stock:{':'.join(variant)}"
-        for variant in product(STOCK_LADDERS, STOCK_DELAYS_US, STOCK_INSTANCES)
-    ]
+    variants = product(options.stock_ladders, options.stock_delays, options.stock_instances)
+    return [f"stock:{':'.join(variant)}" for variant in variants]
 
 
 def pairs(texts: Sequence[str]) -> dict[str, str]:
@@ -236,6 +235,9 @@ def parse_arguments() -> argparse.Namespace:
     add("--engine", nargs="*", default=[], metavar="NAME=VALUE", help="options of our engine")
     add("--sherpa", type=Path, help="a folder that export_wenet.py --sherpa-onnx has written")
     add("--sweep-stock", action="store_true", help="try the peer's configurations, one by one")
+    add("--stock-ladders", nargs="+", default=STOCK_LADDERS)
+    add("--stock-delays", nargs="+", default=STOCK_DELAYS_US, help="microseconds")
+    add("--stock-instances", nargs="+", default=STOCK_INSTANCES)
     add("--seed", type=int, default=1)
     add("--output", type=Path, default=ROOT / ".cache" / "load_test")
     add(

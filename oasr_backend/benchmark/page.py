@@ -1,0 +1,55 @@
+"""Write a page of results: a text in which {{NAME}} stands for what the step NAME printed.
+
+{{machine}} stands for the machine and the versions that ran.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from oasr_backend.benchmark.line_up import num_cores
+
+PACKAGES = ("onnxruntime", "ctranslate2", "faster-whisper", "sherpa-onnx", "tritonclient", "numpy")
+PLACE = re.compile(r"\{\{([\w-]+)\}\}")
+
+
+def write_page(template: Path, steps: Path, page: Path) -> None:
+    """Fill `template` with what lies in the folder `steps`; plots are copied beside the page."""
+
+    def fill(place: re.Match[str]) -> str:
+        name = place[1]
+        return machine() if name == "machine" else (steps / f"{name}.txt").read_text().strip()
+
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(PLACE.sub(fill, template.read_text()))
+    plots = page.parent / "performance"
+    for plot in sorted(steps.glob("*/*.png")):
+        plots.mkdir(exist_ok=True)
+        shutil.copy(plot, plots / plot.name)
+
+
+def machine() -> str:
+    """Return the processor, the cores in use and the versions, a line each."""
+    models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    lines = [
+        f"{models[0] if models else platform.machine()}, {num_cores()} cores in use",
+        f"{platform.platform()}, Python {platform.python_version()}",
+        *(f"{name} {_version(name)}" for name in PACKAGES),
+    ]
+    return "\n".join(lines)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+if __name__ == "__main__":
+    write_page(*map(Path, sys.argv[1:4]))
