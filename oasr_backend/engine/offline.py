@@ -7,6 +7,7 @@ so that the next batch is prepared while one runs. It knows nothing of Triton.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 OnDone = Callable[[Result], None]
+Outcome = Transcript | ServerError
+"""What becomes of a row."""
 
 
 class OfflineEngine:
@@ -58,6 +61,7 @@ class OfflineEngine:
         metrics: Metrics | None = None,
         clock: Clock = time.monotonic,
         preparer: Executor | None = None,
+        workers: Executor | None = None,
     ) -> None:
         self._config = config
         self._recognizer = recognizer
@@ -70,8 +74,15 @@ class OfflineEngine:
         self._jobs: dict[str, Job] = {}
         self._accepting = threading.Lock()
         self._deadlines = Deadlines()
-        # A long utterance keeps two batches of rows in flight: one that runs and one that waits.
-        self._max_rows_in_flight = 2 * max(config.preferred_batch_size or (config.max_batch_size,))
+        self._num_workers = config.parallel_batches or len(os.sched_getaffinity(0))
+        self._num_running = 0
+        # The engine's thread is the only worker where one batch runs at a time.
+        self._workers = None
+        if self._num_workers > 1:
+            self._workers = workers or ThreadPoolExecutor(self._num_workers, "oasr-batch")
+        # A long utterance keeps two batches of rows in flight for each worker: one that runs and one that waits.
+        most_rows = max(config.preferred_batch_size or (config.max_batch_size,))
+        self._max_rows_in_flight = 2 * most_rows * self._num_workers
         self._backlog = Backlog(config.max_waiting, config.max_waiting_mb)
         self._thread = threading.Thread(target=self._run, name="oasr-engine", daemon=True)
 
@@ -95,6 +106,8 @@ class OfflineEngine:
         if self._thread.is_alive():
             self._thread.join()
         self._preparer.shutdown()
+        if self._workers is not None:
+            self._workers.shutdown()
         self._costs.save()
 
     def wait_for_room(self) -> None:
@@ -204,18 +217,25 @@ class OfflineEngine:
             command()
 
     def step(self) -> bool:
-        """Run what the scheduler dispatches; tell whether that was anything."""
+        """Run what the scheduler dispatches, beside what runs; tell whether there may be more to dispatch at once."""
         self._expire()
+        if self._is_full():
+            return False
         batch = self._scheduler.schedule().offline_batch
         # A forced batch may lie between the rungs: it then runs as several that do not.
         for part in self._scheduler.split_offline_batch(batch):
             rows = [row for row in map(_row_of, part) if self._still_wanted(row)]
             if rows:
-                self._run_batch(rows)
+                self._launch(rows)
         return bool(batch)
 
+    def _is_full(self) -> bool:
+        """Tell whether every worker has a batch: what is dispatched now would only wait elsewhere."""
+        return self._num_running >= self._num_workers
+
     def _seconds_to_wakeup(self) -> float | None:
-        times = [self._scheduler.next_wakeup(), self._deadlines.next(self._jobs)]
+        dispatch_at = None if self._is_full() else self._scheduler.next_wakeup()
+        times = [dispatch_at, self._deadlines.next(self._jobs)]
         wakeup_at = min((t for t in times if t is not None), default=inf)
         return None if wakeup_at == inf else max(0.0, wakeup_at - self._clock())
 
@@ -293,26 +313,42 @@ class OfflineEngine:
             log.exception("request %s: whether it is cancelled is not known", job.request_id)
             return False
 
-    def _run_batch(self, rows: Sequence[Row]) -> None:
+    def _launch(self, rows: Sequence[Row]) -> None:
+        """Run a batch, or have a worker run it, who leaves the outcome to the engine's thread."""
         started_at = self._clock()
         for row in rows:
             if row.job.first_run_at is None:
                 row.job.first_run_at = started_at
                 self._metrics.observe("oasr_queue_wait_seconds", started_at - row.job.accepted_at)
-        transcripts = self._transcribe(rows)
-        step_s = self._clock() - started_at
+        self._num_running += 1
+        if self._workers is None:
+            self._settle(rows, *self._run_batch(rows))
+        else:
+            self._workers.submit(self._run_beside, rows)
+
+    def _run_beside(self, rows: Sequence[Row]) -> None:
+        outcomes, step_s = self._run_batch(rows)
+        self._inbox.leave(lambda: self._settle(rows, outcomes, step_s))
+
+    def _run_batch(self, rows: Sequence[Row]) -> tuple[Sequence[Outcome], float]:
+        """Return what became of each row, and the seconds that it took. In any thread; it never raises."""
+        started_at = self._clock()
+        outcomes = self._transcribe(rows)
+        return outcomes, self._clock() - started_at
+
+    def _settle(self, rows: Sequence[Row], outcomes: Sequence[Outcome], step_s: float) -> None:
+        self._num_running -= 1
         self._metrics.observe("oasr_batch_size", len(rows))
         self._metrics.observe("oasr_step_seconds", step_s)
-        self._learn(rows, transcripts, step_s)
-        for row, transcript in zip(rows, transcripts, strict=True):
-            self._finish_row(row, transcript, step_s, len(rows))
+        self._learn(rows, outcomes, step_s)
+        for row, outcome in zip(rows, outcomes, strict=True):
+            self._finish_row(row, outcome, step_s, len(rows))
 
-    def _learn(
-        self, rows: Sequence[Row], outcomes: Sequence[Transcript | ServerError], step_s: float
-    ) -> None:
+    def _learn(self, rows: Sequence[Row], outcomes: Sequence[Outcome], step_s: float) -> None:
         """Teach the scheduler what a batch took, unless it failed and ran more than once, and what it gave."""
         frames = [row.prepared.num_frames for row in rows if row.prepared is not None]
-        if any(isinstance(outcome, ServerError) for outcome in outcomes):
+        is_whole = len(frames) == len(rows)  # who was answered meanwhile has let go of its features
+        if not is_whole or any(isinstance(outcome, ServerError) for outcome in outcomes):
             return
         longest = self._config.fixed_window_frames or max(frames)
         self._costs.observe(len(rows), longest, step_s)
@@ -321,7 +357,7 @@ class OfflineEngine:
                 duration_s = num_frames / FRAMES_PER_SECOND
                 self._scheduler.learn_output(outcome.language, duration_s, len(outcome.tokens))
 
-    def _transcribe(self, rows: Sequence[Row]) -> Sequence[Transcript | ServerError]:
+    def _transcribe(self, rows: Sequence[Row]) -> Sequence[Outcome]:
         """Transcribe a batch; where it fails, each row alone, so that only the guilty one fails."""
         try:
             transcripts = self._recognizer.transcribe([r.prepared for r in rows if r.prepared])
@@ -336,9 +372,7 @@ class OfflineEngine:
                 return [ServerError(f"request {ids}: transcribing failed: {error!r}")]
         return [self._transcribe([row])[0] for row in rows]
 
-    def _finish_row(
-        self, row: Row, outcome: Transcript | ServerError, step_s: float, batch_size: int
-    ) -> None:
+    def _finish_row(self, row: Row, outcome: Outcome, step_s: float, batch_size: int) -> None:
         job = row.job
         if job.is_answered:
             return

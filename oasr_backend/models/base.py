@@ -80,7 +80,8 @@ class Transcript:
 
 
 class Recognizer(Protocol):
-    """A loaded model. `transcribe` is called from one thread, `prepare` and `cut` from another."""
+    """A loaded model. `prepare` and `cut` are called from one thread, `transcribe` from others, several at once where
+    `parallel_batches` says so."""
 
     max_piece_frames: int
     """The longest piece that one row of a batch can hold."""

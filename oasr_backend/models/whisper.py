@@ -337,13 +337,16 @@ def _load(folder: str, config: WhisperConfig) -> Any:
     compute_type = config.compute_type
     if compute_type == "auto":
         compute_type = "int8" if device == "cpu" else "float16"
+    num_cores = len(os.sched_getaffinity(0))
+    num_threads = config.intra_threads or num_cores
     try:
         return ctranslate2.models.Whisper(
             folder,
             device=device,
             compute_type=compute_type,
-            intra_threads=config.intra_threads or len(os.sched_getaffinity(0)),
-            inter_threads=1,
+            intra_threads=num_threads,
+            # For batches side by side; they share the weights.
+            inter_threads=max(1, num_cores // num_threads) if device == "cpu" else 1,
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(

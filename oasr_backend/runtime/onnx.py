@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ class OnnxRuntime:
         self._folder = folder
         self._num_threads = num_threads
         self._sessions: dict[str, Any] = {}
+        self._loading = threading.Lock()
 
     def features(self, samples: Floats) -> Floats:
         features: Floats
@@ -49,9 +51,10 @@ class OnnxRuntime:
         return ChunkOutput(*self._session(CHUNK_FILE).run(names, inputs))
 
     def _session(self, name: str) -> Any:
-        if name not in self._sessions:
-            self._sessions[name] = self._load(self._folder / name)
-        return self._sessions[name]
+        with self._loading:
+            if name not in self._sessions:
+                self._sessions[name] = self._load(self._folder / name)
+            return self._sessions[name]
 
     def _load(self, path: Path) -> Any:
         options = onnxruntime.SessionOptions()

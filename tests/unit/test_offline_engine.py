@@ -478,3 +478,48 @@ def test_many_threads_may_add_at_once_and_everyone_is_answered_once():
     engine.close()
     assert len(results) == len({r.request_id for r in results}) == 200
     assert all(r.transcript.text == str(1600 + int(r.request_id[0])) for r in results)
+
+
+class Meeting(FakeRecognizer):
+    """Lets a batch go on only once another one runs beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.barrier = threading.Barrier(2, timeout=30)
+
+    def transcribe(self, batch):
+        self.barrier.wait()
+        return super().transcribe(batch)
+
+
+def test_batches_run_side_by_side_where_workers_are_there():
+    engine = threaded_engine(Meeting(), max_batch_size=1, parallel_batches=2)
+    results = []
+    for name in "abcd":
+        engine.add_request(ones(name), results.append)
+    engine.close()
+    assert sorted(r.request_id for r in results) == list("abcd")
+    assert not [r.error for r in results if r.error]
+
+
+def test_no_more_batches_are_dispatched_than_workers_are_there():
+    gate = Gate()
+    engine = threaded_engine(gate, max_batch_size=1, parallel_batches=2)
+    results = []
+    for name in "abcde":
+        engine.add_request(ones(name), results.append)
+    assert gate.entered.wait(30)
+    assert engine._num_running <= 2
+    gate.opened.set()
+    engine.close()
+    assert sorted(r.request_id for r in results) == list("abcde")
+
+
+def test_many_threads_are_answered_once_by_many_workers():
+    engine = threaded_engine(FakeRecognizer(), max_batch_size=4, parallel_batches=4)
+    results = []
+    for number in range(200):
+        engine.add_request(ones(f"{number}", 1600 + number), results.append)
+    engine.close()
+    assert len(results) == len({r.request_id for r in results}) == 200
+    assert all(r.transcript.text == str(1600 + int(r.request_id)) for r in results)
