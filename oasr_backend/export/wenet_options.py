@@ -204,10 +204,10 @@ def _read_features(section: Section, num_mels: int) -> FeatureSettings:
     resample.finish()
     fbank.expect("num_mel_bins", num_mels)
     fbank.expect("frame_shift", 10, 10.0)
-    frame_length_ms = fbank.take("frame_length", 25.0)
+    fbank.expect("frame_length", 25, 25.0)
     fbank.ignore(["dither"])  # WeNet decodes without it, too
     fbank.finish()
-    return FeatureSettings(num_mels=num_mels, frame_length_ms=frame_length_ms)
+    return FeatureSettings(num_mels=num_mels)
 
 
 def _read_cmvn(root: Section) -> tuple[str | None, bool]:

@@ -118,6 +118,11 @@ NOT_IMPLEMENTED = [
         40,
         "dataset_conf.fbank_conf.num_mel_bins is 40; only 80 is implemented",
     ),
+    (
+        "dataset_conf.fbank_conf.frame_length",
+        20,
+        "dataset_conf.fbank_conf.frame_length is 20; only 25 or 25.0 is implemented",
+    ),
 ]
 
 
