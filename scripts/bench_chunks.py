@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from oasr_backend.models.bundle import CHUNK_FILE, Bundle, StreamingSettings, read_bundle
+from oasr_backend.bundle import CHUNK_FILE, Bundle, StreamingSettings, read_bundle
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from oasr_backend.bundle import read_bundle
 from oasr_backend.errors import ConfigError
 from oasr_backend.export.bundle import export_bundle
 from oasr_backend.export.onnx_file import ExportError
 from oasr_backend.export.sherpa import export_sherpa
 from oasr_backend.export.wenet import load_checkpoint
-from oasr_backend.models.bundle import read_bundle
 
 SHERPA_FOLDER = "sherpa-onnx"
 

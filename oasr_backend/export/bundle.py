@@ -9,13 +9,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from oasr_backend.errors import ConfigError
-from oasr_backend.export.conformer_config import CONTEXT_FRAMES, SUBSAMPLING, ConformerConfig
-from oasr_backend.export.features import FbankGraph
-from oasr_backend.export.graphs import ChunkGraph, OfflineGraph
-from oasr_backend.export.onnx_file import check_graph, export_graph
-from oasr_backend.export.wenet import Checkpoint
-from oasr_backend.models.bundle import (
+from oasr_backend.bundle import (
     CHUNK_FILE,
     ENCODER_FILE,
     FEATURES_FILE,
@@ -23,6 +17,12 @@ from oasr_backend.models.bundle import (
     StreamingSettings,
     write_bundle,
 )
+from oasr_backend.errors import ConfigError
+from oasr_backend.export.conformer_config import CONTEXT_FRAMES, SUBSAMPLING, ConformerConfig
+from oasr_backend.export.features import FbankGraph
+from oasr_backend.export.graphs import ChunkGraph, OfflineGraph
+from oasr_backend.export.onnx_file import check_graph, export_graph
+from oasr_backend.export.wenet import Checkpoint
 
 FULL_CONTEXT = (0, -1)
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from oasr_backend.bundle import StreamingSettings, write_tokens
 from oasr_backend.export.conformer import SUBSAMPLING, ConformerCtc
 from oasr_backend.export.conformer_config import CONTEXT_FRAMES, ConformerConfig
 from oasr_backend.export.conformer_layers import (
@@ -26,7 +27,6 @@ from oasr_backend.export.conformer_layers import (
 from oasr_backend.export.graphs import Axes, Graph
 from oasr_backend.export.onnx_file import check_graph, export_graph, set_metadata
 from oasr_backend.export.wenet import Checkpoint
-from oasr_backend.models.bundle import StreamingSettings, write_tokens
 
 OFFLINE_FILE, STREAMING_FILE, TOKENS_FILE = "model.onnx", "model-streaming.onnx", "tokens.txt"
 

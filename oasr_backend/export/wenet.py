@@ -15,11 +15,11 @@ import torch
 import yaml
 from torch import Tensor
 
+from oasr_backend.bundle import FeatureSettings, read_tokens, write_tokens
 from oasr_backend.errors import ConfigError, shown
 from oasr_backend.export.cmvn import read_cmvn, sums_of
 from oasr_backend.export.conformer import ConformerCtc
 from oasr_backend.export.wenet_options import ENCODER_FIXED, WenetOptions, read_options
-from oasr_backend.models.bundle import FeatureSettings, read_tokens, write_tokens
 
 WEIGHTS_FILE, OPTIONS_FILE, TOKENS_FILE, CMVN_FILE = (
     "final.pt",

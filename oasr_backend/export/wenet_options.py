@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
+from oasr_backend.bundle import FeatureSettings
 from oasr_backend.errors import ConfigError, shown
 from oasr_backend.export.conformer_config import ConformerConfig
-from oasr_backend.models.bundle import FeatureSettings
 
 
 def _names(text: str) -> tuple[str, ...]:

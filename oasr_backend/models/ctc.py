@@ -10,13 +10,13 @@ from importlib.resources import files
 from math import exp
 from pathlib import Path
 
+from oasr_backend.bundle import Bundle, read_bundle
 from oasr_backend.config import check_at_least, check_choice
 from oasr_backend.decode.ctc import CtcDecoder, GreedyDecoder, Hypothesis
 from oasr_backend.decode.prefix_beam import PrefixBeamDecoder
 from oasr_backend.decode.vocabulary import Vocabulary
 from oasr_backend.errors import ClientError, ConfigError, shown
 from oasr_backend.models.base import TranscribeOptions, Transcript
-from oasr_backend.models.bundle import Bundle, read_bundle
 from oasr_backend.request import FRAMES_PER_SECOND
 from oasr_backend.runtime.base import EncoderRuntime
 from oasr_backend.runtime.onnx import OnnxRuntime

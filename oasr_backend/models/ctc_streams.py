@@ -9,13 +9,13 @@ import numpy as np
 import soxr
 
 from oasr_backend.audio import RESAMPLER_QUALITY, SAMPLE_RATE_HZ, Samples
+from oasr_backend.bundle import Bundle, StreamingSettings
 from oasr_backend.cache.pool import Pool
 from oasr_backend.cache.stream import CachePools, StreamCache
 from oasr_backend.decode.ctc import CtcDecoder, LogProbs
 from oasr_backend.errors import ConfigError
 from oasr_backend.features import fbank
 from oasr_backend.models.base import TranscribeOptions
-from oasr_backend.models.bundle import Bundle, StreamingSettings
 from oasr_backend.models.ctc import CtcConfig, CtcModel
 from oasr_backend.models.streams import Partial
 from oasr_backend.runtime.base import ChunkBatch, ChunkOutput, EncoderRuntime

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from oasr_backend.bundle import CHUNK_FILE, ENCODER_FILE, FEATURES_FILE
 from oasr_backend.errors import ConfigError
-from oasr_backend.models.bundle import CHUNK_FILE, ENCODER_FILE, FEATURES_FILE
 from oasr_backend.runtime.base import ChunkBatch, ChunkOutput, Floats, Ints
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 
+from oasr_backend.bundle import FeatureSettings
 from oasr_backend.export.conformer import ConformerConfig, ConformerCtc
 from oasr_backend.features.fbank import NUM_MELS
-from oasr_backend.models.bundle import FeatureSettings
 from oasr_backend.training.examples import UNITS, Recordings, feature_statistics
 
 CONFIG = ConformerConfig(

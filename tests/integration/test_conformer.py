@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from oasr_backend.bundle import FeatureSettings
 from oasr_backend.errors import ConfigError
 from oasr_backend.export.bundle import export_bundle, export_offline, streaming_settings
 from oasr_backend.export.conformer import MAX_DYNAMIC_CHUNK, ConformerCtc
 from oasr_backend.export.conformer_config import ConformerConfig
 from oasr_backend.export.graphs import ChunkGraph
 from oasr_backend.export.wenet import Checkpoint
-from oasr_backend.models.bundle import FeatureSettings
 from tests.integration.conformer_by_hand import ByHand
 from tests.integration.paged_streams import PagedStreams
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from oasr_backend.models.bundle import read_bundle
+from oasr_backend.bundle import read_bundle
 from oasr_backend.training.evaluation import (
     CHUNKINGS,
     Chunking,

@@ -10,9 +10,9 @@ import onnxruntime
 import pytest
 import torch
 
+from oasr_backend.bundle import read_bundle
 from oasr_backend.export.bundle import export_bundle
 from oasr_backend.export.wenet import load_checkpoint
-from oasr_backend.models.bundle import read_bundle
 from tests.integration.paged_streams import PagedStreams
 
 ROOT = Path(__file__).parents[2]

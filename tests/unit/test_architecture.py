@@ -23,6 +23,7 @@ LAYERS = [
     "features",
     "audio",
     "scheduler",
+    "bundle",
     "request",
     "config",
     "errors",
@@ -35,7 +36,6 @@ LOWER_BUT_KNOWN = {
     ("vad", "models.base"),
     ("features", "models.base"),
     ("decode", "models.base"),  # a word with its times
-    ("runtime", "models.bundle"),  # the names of a bundle's files
 }
 
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from oasr_backend.errors import ConfigError
-from oasr_backend.models.bundle import (
+from oasr_backend.bundle import (
     Bundle,
     FeatureSettings,
     StreamingSettings,
@@ -13,6 +12,7 @@ from oasr_backend.models.bundle import (
     read_tokens,
     write_bundle,
 )
+from oasr_backend.errors import ConfigError
 
 REMEDY = "export the bundle again with scripts/export_wenet.py"
 STREAMING = StreamingSettings(

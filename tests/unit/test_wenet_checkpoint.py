@@ -9,11 +9,11 @@ import pytest
 import torch
 import yaml
 
+from oasr_backend.bundle import FeatureSettings
 from oasr_backend.errors import ConfigError
 from oasr_backend.export.cmvn import read_cmvn
 from oasr_backend.export.wenet import load_checkpoint, save_checkpoint
 from oasr_backend.export.wenet_options import read_options
-from oasr_backend.models.bundle import FeatureSettings
 
 SAMPLE = Path(__file__).parents[1] / "data" / "wenet_parity"
 
