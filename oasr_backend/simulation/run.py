@@ -1,4 +1,4 @@
-"""One run: arrivals through the real scheduler and a simulated machine that does one batch at a time."""
+"""One run: arrivals through the real scheduler and a simulated machine that does a batch or several at a time."""
 
 from __future__ import annotations
 
@@ -71,43 +71,135 @@ def simulate(
     costs: CostTable | None = None,
     learns: bool = True,
 ) -> Run:
-    """Serve every arrival; the scheduler's cost table learns from the batches unless `learns` is False."""
-    clock = _Clock()
-    scheduler = Scheduler(config, clock, costs)
-    rows = _Rows(arrivals, config)
-    num_arrived = num_batches = padded_frames = 0
+    """Serve every arrival on `parallel_batches` workers, each of which takes for a batch what `service` says.
+
+    The scheduler's cost table learns from the batches unless `learns` is False.
+    """
+    run = _Simulation(config, arrivals, service, costs, learns)
     while True:
-        while num_arrived < len(arrivals) and arrivals[num_arrived].time_s <= clock.now:
-            for request in rows.of_arrival(num_arrived):
-                scheduler.add_request(request)
-            num_arrived += 1
-        batch = scheduler.schedule().offline_batch
-        # As the engine does: a forced batch that lies between the rungs runs as several that do not.
-        for part in scheduler.split_offline_batch(batch):
-            longest = config.fixed_window_frames or max(request.num_frames for request in part)
-            began_s, seconds = clock.now, service(len(part), longest)
-            clock.now += seconds
-            if learns:
-                scheduler.costs.observe(len(part), longest, seconds)
-            for request in part:
-                for piece in rows.ran(request, num_batches, began_s, clock.now):
-                    scheduler.add_request(piece)
-            num_batches += 1
-            padded_frames += len(part) * longest
-        if batch:
+        run.end_batches()
+        run.arrive()
+        if run.dispatch():
             continue
-        next_arrival_s = arrivals[num_arrived].time_s if num_arrived < len(arrivals) else None
-        events = [t for t in (scheduler.next_wakeup(), next_arrival_s) if t is not None]
-        if not events:
-            break
-        clock.now = max(clock.now, min(events))
-    return Run(
-        rows.arrivals_served(),
-        rows.rows_served(),
-        padded_frames,
-        num_batches,
-        scheduler.num_policy_switches,
-    )
+        next_event_s = run.next_event_s()
+        if next_event_s is None:
+            return run.result()
+        run.clock.now = max(run.clock.now, next_event_s)
+
+
+class _Simulation:
+    """The state of a run, and what may happen in it."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        arrivals: Sequence[Arrival],
+        service: Service,
+        costs: CostTable | None,
+        learns: bool,
+    ) -> None:
+        self.clock = _Clock()
+        self._config, self._arrivals, self._service = config, arrivals, service
+        self._learns = learns
+        self._scheduler = Scheduler(config, self.clock, costs)
+        self._rows = _Rows(arrivals, config)
+        self._workers = _Workers(max(1, config.parallel_batches))
+        self._num_arrived = self._num_batches = self._padded_frames = 0
+
+    def end_batches(self) -> None:
+        """Answer the batches that have ended by now."""
+        for done in self._workers.ended(self.clock.now):
+            if self._learns:
+                seconds = done.ended_s - done.began_s
+                self._scheduler.costs.observe(len(done.part), done.longest, seconds)
+            for request in done.part:
+                for piece in self._rows.ran(request, done.number, done.began_s, done.ended_s):
+                    self._scheduler.add_request(piece)
+
+    def arrive(self) -> None:
+        """File what has arrived by now."""
+        while (next_s := self._next_arrival_s()) is not None and next_s <= self.clock.now:
+            for request in self._rows.of_arrival(self._num_arrived):
+                self._scheduler.add_request(request)
+            self._num_arrived += 1
+
+    def dispatch(self) -> bool:
+        """Give a worker that is free what the scheduler dispatches; tell whether that was anything."""
+        if self._workers.are_busy:
+            return False
+        batch = self._scheduler.schedule().offline_batch
+        # As the engine does: a forced batch that lies between the rungs runs as several that do not.
+        for part in self._scheduler.split_offline_batch(batch):
+            longest = self._config.fixed_window_frames or max(r.num_frames for r in part)
+            seconds = self._service(len(part), longest)
+            self._workers.start(_Batch(self._num_batches, part, longest), self.clock.now, seconds)
+            self._num_batches += 1
+            self._padded_frames += len(part) * longest
+        return bool(batch)
+
+    def next_event_s(self) -> float | None:
+        """Return when something may happen; None where everything is done."""
+        dispatch_s = None if self._workers.are_busy else self._scheduler.next_wakeup()
+        times = (dispatch_s, self._next_arrival_s(), self._workers.next_end_s())
+        return min((t for t in times if t is not None), default=None)
+
+    def result(self) -> Run:
+        """Return the finished run."""
+        return Run(
+            self._rows.arrivals_served(),
+            self._rows.rows_served(),
+            self._padded_frames,
+            self._num_batches,
+            self._scheduler.num_policy_switches,
+        )
+
+    def _next_arrival_s(self) -> float | None:
+        is_last = self._num_arrived == len(self._arrivals)
+        return None if is_last else self._arrivals[self._num_arrived].time_s
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch on its worker."""
+
+    number: int
+    part: Sequence[Request]
+    longest: int
+    began_s: float = 0.0
+    ended_s: float = 0.0
+
+
+class _Workers:
+    """The simulated machine: so many batches at a time, each as quick as if alone."""
+
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
+        self._running: list[_Batch] = []
+
+    @property
+    def are_busy(self) -> bool:
+        return len(self._running) >= self._num_workers
+
+    def start(self, batch: _Batch, now: float, seconds: float) -> None:
+        """Run a batch from now on, or once a worker is free."""
+        ends_s = sorted(one.ended_s for one in self._running)
+        is_free = len(ends_s) < self._num_workers
+        batch.began_s = now if is_free else max(now, ends_s[-self._num_workers])
+        batch.ended_s = batch.began_s + seconds
+        self._running.append(batch)
+
+    def next_end_s(self) -> float | None:
+        """Return when the next batch ends."""
+        return min((batch.ended_s for batch in self._running), default=None)
+
+    def ended(self, now: float) -> list[_Batch]:
+        """Take the batches that have ended, the earliest first."""
+        done = sorted(
+            (batch for batch in self._running if batch.ended_s <= now),
+            key=lambda batch: (batch.ended_s, batch.number),
+        )
+        self._running = [batch for batch in self._running if batch.ended_s > now]
+        return done
 
 
 class _Rows:

@@ -52,6 +52,14 @@ def test_a_run_is_what_a_hand_calculation_gives():
     assert run.throughput == pytest.approx(3 / 4.5)
 
 
+def test_two_workers_take_a_batch_each_at_the_same_time():
+    arrivals = [Arrival(0.0, 100), Arrival(0.0, 100), Arrival(0.5, 200)]
+    config = EngineConfig(max_batch_size=1, schedule_policy="fcfs", parallel_batches=2)
+    run = simulate(config, arrivals, affine(1.0, 0.5))
+    assert [(s.began_s, s.ended_s) for s in run.served] == [(0.0, 1.5), (0.0, 1.5), (1.5, 3.5)]
+    assert run.throughput == pytest.approx(3 / 3.5)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_serves_everyone_within_the_wait_bound(policy):
     arrivals = poisson(500, 60.0, LENGTHS["librispeech"], seed=1)
