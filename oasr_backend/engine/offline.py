@@ -6,6 +6,7 @@ so that the next batch is prepared while one runs. It knows nothing of Triton.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -327,7 +328,11 @@ class OfflineEngine:
             self._workers.submit(self._run_beside, rows)
 
     def _run_beside(self, rows: Sequence[Row]) -> None:
-        outcomes, step_s = self._run_batch(rows)
+        try:
+            outcomes, step_s = self._run_batch(rows)
+        except BaseException as error:
+            log.exception("a batch of %d was ended", len(rows))
+            outcomes, step_s = [ServerError(f"the batch was ended by {error!r}")] * len(rows), 0.0
         self._inbox.leave(lambda: self._settle(rows, outcomes, step_s))
 
     def _run_batch(self, rows: Sequence[Row]) -> tuple[Sequence[Outcome], float]:
@@ -417,7 +422,9 @@ class OfflineEngine:
         with self._accepting:  # who was accepted a moment ago is in the table now
             jobs = list(self._jobs.values())
         for job in jobs:
-            self._fail(job, ServerError(f"request {job.request_id}: the engine stopped: {error!r}"))
+            text = f"request {job.request_id}: the engine stopped: {error!r}"
+            with contextlib.suppress(Exception):  # what has failed may fail again
+                self._fail(job, ServerError(text))
         self._publish()
 
 

@@ -176,7 +176,8 @@ class StreamingEngine:
     def feed_chunk(self, stream_id: str, chunk: Chunk, on_done: OnChunkDone) -> None:
         """Accept a stream's next audio, copying it; `on_done` gets its one result, in the engine's thread or at once.
 
-        At once, before this returns, where the audio completes no encoder chunk and none waits.
+        At once, before this returns, where the audio completes no encoder chunk and none waits. `on_done` must not feed
+        the stream itself.
 
         Raises KeyError where no stream of that id takes audio, ClientError for samples that are none, and
         UnavailableError beyond `max_buffered_s` or once closed. The stream goes on without a chunk that was refused.
@@ -199,14 +200,19 @@ class StreamingEngine:
                 live.stream.num_chunks_due,
             )
             is_answered_at_once = not (completes_chunk or live.waiting or live.ended_by)
+            result = None
             if is_answered_at_once:
                 self._num_answered_at_once += 1
+                # Within the lock: as long as nothing more comes, nothing of the stream runs.
+                result = self._result(live, waiting)
             else:
                 live.waiting.append(waiting)
+                # Not before: an ended stream for which nothing waits is closed.
+                live.is_ended = chunk.is_last
                 self._num_waiting += 1
                 self._inbox.leave(lambda: self._look_at(live))
-        if is_answered_at_once:
-            self._answer(live, waiting)
+        if result is not None:
+            self._deliver(live, waiting, result)
 
     def abort(self, stream_id: str) -> None:
         """End a stream, answering its chunks with CancelledError; KeyError where no stream of that id takes audio."""
@@ -231,7 +237,6 @@ class StreamingEngine:
         live.last_active_at = self._clock()
         num_chunks_due = live.stream.num_chunks_due
         if is_last:
-            live.is_ended = True
             del self._live[live.stream_id]
         try:
             live.stream.accept(samples)
@@ -394,7 +399,14 @@ class StreamingEngine:
     def _forward(self, inputs: Any, prepare_s: float) -> tuple[Any, float]:
         """Run a batch; return its outputs, and the seconds that it took. In a worker's thread."""
         started_at = self._clock()
-        outputs = self._model.forward(inputs)
+        try:
+            outputs = self._model.forward(inputs)
+        except Exception:
+            raise
+        except (
+            BaseException
+        ) as error:  # SystemExit and its like would end the engine's thread, not this one
+            raise RuntimeError(f"the forward was ended by {error!r}") from error
         return outputs, prepare_s + self._clock() - started_at
 
     def _settle(self, running: Running) -> None:
@@ -429,7 +441,7 @@ class StreamingEngine:
     def _answer_next(self, live: LiveStream) -> None:
         """Give the chunk that has waited the longest its one result."""
         waiting = live.waiting[0]
-        self._answer(live, waiting)
+        self._deliver(live, waiting, self._result(live, waiting))
         # Not before: it tells callers' threads that the next one's turn has not come.
         with self._accepting:
             live.waiting.popleft()
@@ -440,14 +452,14 @@ class StreamingEngine:
         latency_s = live.last_active_at - waiting.accepted_at
         self._metrics.observe("oasr_chunk_latency_seconds", latency_s)
 
-    def _answer(self, live: LiveStream, waiting: WaitingChunk) -> None:
-        """Tell a caller what its chunk gave: the text so far, or why the stream is over."""
+    def _deliver(self, live: LiveStream, waiting: WaitingChunk, result: ChunkResult) -> None:
         try:
-            waiting.on_done(self._result(live, waiting))
+            waiting.on_done(result)
         except Exception:
             log.exception("stream %s: a result could not be delivered", live.stream_id)
 
     def _result(self, live: LiveStream, waiting: WaitingChunk) -> ChunkResult:
+        """Return what a chunk gave: the text so far, or why the stream is over."""
         stream, partial, reason = live.stream, None, None
         if live.ended_by is None:
             try:
@@ -508,8 +520,10 @@ class StreamingEngine:
                 self._end(live, ClientError(f"the stream {idle_text(max_idle_s)}"))
 
     def _is_cancelled(self, live: LiveStream) -> bool:
+        with self._accepting:
+            all_waiting = list(live.waiting)
         try:
-            return any(waiting.is_cancelled() for waiting in live.waiting)
+            return any(waiting.is_cancelled() for waiting in all_waiting)
         except Exception:
             log.exception("stream %s: whether it is cancelled is not known", live.stream_id)
             return False

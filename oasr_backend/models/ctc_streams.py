@@ -170,8 +170,9 @@ class CtcStreams:
     def take(self, streams: Sequence[CtcStream], inputs: ChunkBatch, outputs: ChunkOutput) -> None:
         """Give each stream what its chunk has given."""
         for row, stream in enumerate(streams):
-            stream.cache.append(self._pools, outputs.new_kv[row], outputs.new_conv_cache[row])
+            # What may fail first: a stream whose chunk has not counted runs it again.
             stream.take(outputs.log_probs[row, : inputs.chunk_length[row]])
+            stream.cache.append(self._pools, outputs.new_kv[row], outputs.new_conv_cache[row])
             stream.is_full = (
                 self._ends_at_capacity and stream.num_chunks_run > self._pools.max_blocks
             )

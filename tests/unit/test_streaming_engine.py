@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -86,6 +88,32 @@ def test_a_chunk_is_answered_when_all_that_its_audio_completes_has_run():
     assert [r.num_encoder_chunks for r in h.results["a"]] == [0, 3, 4]
     assert h.results["a"][1].duration_s == pytest.approx(0.3)
     assert h.engine.num_open == 0
+
+
+def test_an_engine_that_looks_while_a_last_chunk_comes_in_waits_for_its_audio():
+    h = Harness()
+    looked = threading.Event()
+    go_on = h.engine._go_on
+
+    def watched(live):
+        go_on(live)
+        looked.set()
+
+    h.engine._go_on = watched
+    h.engine.start()
+    h.begin("a")
+    stream = h.engine._live["a"].stream
+    accept = stream.accept
+
+    def slow(samples):
+        assert looked.wait(10), "the engine's thread found the stream ended and waits for the lock"
+        accept(samples)
+
+    stream.accept = slow
+    h.feed("a", speech(1, 2), is_last=True)
+    h.engine.close()
+    assert h.texts("a") == ["1 2"]
+    assert h.results["a"][0].is_final
 
 
 def test_a_chunk_that_completes_nothing_is_answered_before_feeding_returns():
