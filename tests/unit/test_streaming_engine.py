@@ -102,14 +102,16 @@ def test_an_engine_that_looks_while_a_last_chunk_comes_in_waits_for_its_audio():
     h.engine._go_on = watched
     h.engine.start()
     h.begin("a")
-    stream = h.engine._live["a"].stream
-    accept = stream.accept
+    live = h.engine._live["a"]
+    accept = live.stream.accept
 
     def slow(samples):
+        looked.clear()
+        h.engine._inbox.leave(lambda: h.engine._look_at(live))
         assert looked.wait(10), "the engine's thread found the stream ended and waits for the lock"
         accept(samples)
 
-    stream.accept = slow
+    live.stream.accept = slow
     h.feed("a", speech(1, 2), is_last=True)
     h.engine.close()
     assert h.texts("a") == ["1 2"]
