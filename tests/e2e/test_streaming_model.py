@@ -135,6 +135,22 @@ def test_start_and_end_in_one_request(streams, spoken, alone):
         assert stream.send(spoken["001.wav"], end=True).text == alone["001.wav"]
 
 
+def test_whole_clips_of_another_rate_in_one_request_are_heard_to_their_end(streams, spoken):
+    """Taking so much audio at once lasts a while: nobody may take the stream for done meanwhile."""
+    clip = np.repeat(spoken["005.wav"], 3)
+
+    def ask(_):
+        with streams.begin(sample_rate=48000) as stream:
+            return [stream.send(clip, end=True).text] + [
+                stream.send(clip, start=True, end=True).text for _ in range(10)
+            ]
+
+    with ThreadPoolExecutor(6) as pool:
+        texts = [text for answers in pool.map(ask, range(6)) for text in answers]
+    assert texts == [texts[0]] * 66
+    assert "spades" in texts[0]
+
+
 def test_empty_chunks_and_an_end_without_audio(streams, spoken, alone):
     samples = spoken["002.wav"]
     with streams.begin() as stream:
