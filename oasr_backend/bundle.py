@@ -101,6 +101,16 @@ def write_bundle(folder: Path, bundle: Bundle) -> None:
 
 def read_bundle(folder: Path) -> Bundle:
     """Read a bundle's metadata and check that its graphs are there. Raises ConfigError."""
+    if not folder.is_dir():
+        raise ConfigError(
+            f"model_dir is {str(folder)!r}, which is no folder; a relative path counts from where the server was "
+            f"started ({Path.cwd()}): correct it"
+        )
+    if (folder / "final.pt").exists() and not (folder / METADATA_FILE).exists():
+        raise ConfigError(
+            f"model_dir is {str(folder)!r}, which holds a checkpoint; a bundle is needed: export it with "
+            "scripts/export_wenet.py, and give its --output"
+        )
     path = folder / METADATA_FILE
     try:
         metadata = json.loads(path.read_text("utf-8"))

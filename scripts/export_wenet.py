@@ -12,10 +12,17 @@ from pathlib import Path
 
 from oasr_backend.bundle import read_bundle
 from oasr_backend.errors import ConfigError
-from oasr_backend.export.bundle import export_bundle
-from oasr_backend.export.onnx_file import ExportError
-from oasr_backend.export.sherpa import export_sherpa
-from oasr_backend.export.wenet import load_checkpoint
+
+try:
+    from oasr_backend.export.bundle import export_bundle
+    from oasr_backend.export.onnx_file import ExportError
+    from oasr_backend.export.sherpa import export_sherpa
+    from oasr_backend.export.wenet import load_checkpoint
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"error: {missing.name} is not installed; exporting needs what serving does not. Run: "
+        ".venv/bin/python -m pip install -e '.[export]' --extra-index-url https://download.pytorch.org/whl/cpu"
+    )
 
 SHERPA_FOLDER = "sherpa-onnx"
 

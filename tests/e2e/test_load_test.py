@@ -77,3 +77,13 @@ def test_live_streams_are_paced_checked_and_timed(tmp_path):
     assert two[:3] == ["2", "ours", "8"], "4 chunks of 640 ms in 3 s, of each stream"
     assert eight[:3] == ["8", "ours", "32"]
     assert two[-3:-1] == eight[-3:-1] == ["0", "0"], "no errors, no texts that differ"
+
+
+def test_a_server_that_is_not_there_is_named_at_once(tmp_path):
+    command = [
+        *(sys.executable, ROOT / "scripts" / "load_test.py", "--streams", "2"),
+        *("--url", "localhost:9", "--output", tmp_path),
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "no Triton server answers at localhost:9 (UNAVAILABLE): start one" in done.stderr

@@ -1,6 +1,7 @@
 """Reading and writing a bundle's metadata; no graph is run."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +124,17 @@ def test_ids_with_a_gap_are_refused(tmp_path):
     with pytest.raises(ConfigError) as error:
         read_tokens(path)
     assert str(error.value) == f"{path} has 2 tokens; their ids must be 0 to 1: correct it"
+
+
+def test_a_folder_that_is_not_there_or_is_a_checkpoint_is_refused_by_what_it_is(tmp_path):
+    with pytest.raises(ConfigError) as error:
+        read_bundle(Path("nowhere"))
+    assert str(error.value) == (
+        "model_dir is 'nowhere', which is no folder; a relative path counts from where the server was started "
+        f"({Path.cwd()}): correct it"
+    )
+    (tmp_path / "final.pt").write_bytes(b"")
+    with pytest.raises(
+        ConfigError, match="which holds a checkpoint; a bundle is needed: export it"
+    ):
+        read_bundle(tmp_path)

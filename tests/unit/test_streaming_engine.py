@@ -212,6 +212,19 @@ def test_a_full_buffer_refuses_the_chunk_and_the_stream_goes_on():
     assert h.texts("a") == ["1 2", "1 2 3"]
 
 
+def test_a_chunk_that_no_waiting_can_make_fit_is_the_clients_mistake():
+    h = Harness(max_buffered_s=0.2)
+    h.begin("a")
+    with pytest.raises(ClientError) as error:
+        h.feed("a", speech(1, 2, 3))
+    assert str(error.value) == (
+        "the chunk lasts 0.3 s; limit is 0.2 s (max_buffered_s): send it as several, or raise the limit"
+    )
+    h.feed("a", speech(3), is_last=True)
+    h.run()
+    assert h.texts("a") == ["3"]
+
+
 def test_a_new_start_on_a_live_id_begins_afresh():
     h = Harness()
     h.begin("a")
