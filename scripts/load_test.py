@@ -244,6 +244,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--stock-instances", nargs="+", default=STOCK_INSTANCES)
     add("--seed", type=int, default=1)
     add("--output", type=Path, default=ROOT / ".cache" / "load_test")
+    add("--plots", action="store_true", help="draw too; needs matplotlib (requirements/plot.txt)")
     add(
         "--resume",
         action="store_true",

@@ -285,7 +285,7 @@ def test_streams_left_without_end_are_freed_by_the_idle_limit(server, small, spo
     for _ in range(3):
         with small.begin() as stream:
             stream.send(spoken["001.wav"][:8000])
-    assert gauge(server, "oasr_streams", state="running") > 0
+    wait_until(lambda: gauge(server, "oasr_streams", state="running") > 0)
     wait_until(lambda: no_stream_is_open(server))
     assert gauge(server, "oasr_cache_blocks", state="used") == 0
 
