@@ -326,7 +326,7 @@ def holding(held):
 def test_a_model_copied_under_another_name_serves_beside_the_first(held, alone):
     samples, text = alone["001.wav"]
     assert Client(held.server, "second_name").transcribe(samples).text == text
-    assert 'oasr_batch_size_count{model="second_name"}' in metrics(held.server)
+    wait_until(lambda: 'oasr_batch_size_count{model="second_name"}' in metrics(held.server))
 
 
 def test_a_request_that_makes_the_runtime_raise_fails_alone(holding, alone):
