@@ -111,7 +111,7 @@ class UtterancesReply(Reply):
 
 
 class ChunkReply(Reply):
-    """Answers a chunk: from `execute()` itself where the answer is there by its end, which costs Triton a third."""
+    """Answers a chunk: from `execute()` itself where the answer is there by its end, which costs Triton less."""
 
     def __init__(self, pb_utils: Any, senders: Senders, request: Any) -> None:
         super().__init__(pb_utils, senders, request)
