@@ -139,11 +139,10 @@ class LineUp:
         return systems.Workers(name, 1, load)
 
     def _parameters(self) -> dict[str, str | None]:
-        """Return what asr_offline is given; the parameters that it ships for another family go."""
-        foreign = {name for family in FAMILIES.values() for name in option_names(family.options)}
-        foreign -= set(option_names(FAMILIES[self.family].options))
+        """Return what asr_offline is given; what it ships for its own model goes, as no other system has it."""
+        shipped = {name for family in FAMILIES.values() for name in option_names(family.options)}
         return {
-            **dict.fromkeys(foreign),
+            **dict.fromkeys(shipped),
             "model_family": self.family,
             **self.options,
             **self.engine,

@@ -14,21 +14,23 @@ def copy_model(
     name: str,
     parameters: Mapping[str, str | None],
     ladder: tuple[int, ...] = (),
-    queue_delay_us: int = 0,
+    queue_delay_us: int | None = None,
     num_instances: int = 1,
 ) -> Path:
-    """Copy a model folder into `repository`; set its ladder (empty: its own), queue delay, instances, and parameters
-    (None: removed)."""
+    """Copy a model folder into `repository`; set its ladder (empty: its own), queue delay (None: its own), instances,
+    and parameters (None: removed). `max_batch_size` grows where the ladder needs it."""
     folder = repository / name
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / "config.pbtxt"
     text = path.read_text()
     if ladder:
-        text = _set(text, r"max_batch_size: \d+", f"max_batch_size: {max(ladder)}")
+        largest = max(*ladder, *map(int, re.findall(r"max_batch_size: (\d+)", text)))
+        text = _set(text, r"max_batch_size: \d+", f"max_batch_size: {largest}")
         sizes = ", ".join(map(str, ladder))
         text = _set(text, r"preferred_batch_size: \[[^]]*\]", f"preferred_batch_size: [ {sizes} ]")
-    delay = f"max_queue_delay_microseconds: {queue_delay_us}"
-    text = _set(text, r"max_queue_delay_microseconds: \d+", delay)
+    if queue_delay_us is not None:
+        delay = f"max_queue_delay_microseconds: {queue_delay_us}"
+        text = _set(text, r"max_queue_delay_microseconds: \d+", delay)
     text = _set(text, r"KIND_CPU count: \d+", f"KIND_CPU count: {num_instances}")
     for key, value in parameters.items():
         text = _without(text, key)

@@ -33,6 +33,20 @@ class Backlog:
         with self._changed:
             self._changed.wait_for(lambda: self._has_room() or self._refusal is not None)
 
+    def check_room(self) -> None:
+        """Raise UnavailableError unless both bounds are kept."""
+        with self._changed:
+            if self.num_unanswered >= self._max_waiting:
+                raise UnavailableError(
+                    f"{self.num_unanswered} utterances are waiting; limit is {self._max_waiting} (max_waiting): try "
+                    "again later, or raise the limit"
+                )
+            if self._num_bytes >= self._max_bytes:
+                raise UnavailableError(
+                    f"utterances of {self._num_bytes / MEGABYTE:.0f} MB are waiting; limit is "
+                    f"{self._max_bytes // MEGABYTE} MB (max_waiting_mb): try again later, or raise the limit"
+                )
+
     def accept(self, num_bytes: int) -> None:
         """Count one more, beyond the bounds too; raises UnavailableError where nothing is accepted any more."""
         with self._changed:

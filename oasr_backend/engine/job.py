@@ -27,7 +27,7 @@ class Utterance:
 
     samples: (samples,) float32 in ±1, mono, at `sample_rate_hz`.
     deadline_s: seconds from acceptance after which no answer is wanted; `inf` for none.
-    is_cancelled: asked right before the utterance would run.
+    is_cancelled: asked before a piece is prepared or run, of who has waited a quarter of a second since he was asked.
     """
 
     request_id: str
@@ -97,6 +97,7 @@ class Job:
     accepted_at: float
     deadline_at: float
     pieces: Pieces | None = None
+    asked_at: float = 0.0
     first_run_at: float | None = None
     compute_s: float = 0.0
     batch_sizes: list[int] = field(default_factory=list)

@@ -46,6 +46,10 @@ from oasr_backend.segment import pieces as cut_to_pieces
 
 log = logging.getLogger(__name__)
 
+ASK_EVERY_S = 0.25
+"""Whether a client has gone is asked of those who have waited so long, and then not again for as long: Triton's answer
+takes a millisecond on a busy machine."""
+
 Clock = Callable[[], float]
 OnDone = Callable[[Result], None]
 Outcome = Transcript | ServerError
@@ -115,6 +119,10 @@ class OfflineEngine:
         """Return once the backlog is below `max_waiting` and `max_waiting_mb`, or nothing is accepted any more."""
         self._backlog.wait_for_room()
 
+    def check_room(self) -> None:
+        """Raise UnavailableError where the backlog is at `max_waiting` or `max_waiting_mb`."""
+        self._backlog.check_room()
+
     def check(self, utterance: Utterance) -> None:
         """Raise ClientError where an utterance cannot be accepted whatever the load; looks at no sample."""
         check_sample_rate(utterance.sample_rate_hz)
@@ -125,7 +133,7 @@ class OfflineEngine:
         """Accept an utterance, copying its samples; `on_done` gets its one result, in the engine's thread.
 
         Raises ClientError (see `check`), UnavailableError once closed, and ValueError for an id in use. It
-        accepts beyond `max_waiting`: who must not calls `wait_for_room` first.
+        accepts beyond `max_waiting`: who must not calls `wait_for_room` or `check_room` first.
         """
         self.check(utterance)
         job = self._new_job(utterance, on_done)
@@ -156,6 +164,7 @@ class OfflineEngine:
             duration_s=len(samples) / utterance.sample_rate_hz,
             accepted_at=now,
             deadline_at=now + utterance.deadline_s,
+            asked_at=now,
         )
 
     # Called from the preparing thread.
@@ -308,6 +317,10 @@ class OfflineEngine:
         return not job.is_answered
 
     def _is_cancelled(self, job: Job) -> bool:
+        now = self._clock()
+        if now < job.asked_at + ASK_EVERY_S:
+            return False
+        job.asked_at = now
         try:
             return job.utterance.is_cancelled()
         except Exception:

@@ -44,13 +44,16 @@ class OfflineModel:
         self._engine = OfflineEngine(config, recognizer, self._metrics)
         self._engine.warm_up()
         self._engine.start()
+        held = settings.bounds_triton_queue
+        self._see_to_room = self._engine.wait_for_room if held else self._engine.check_room
         self._senders = Senders()
         freeze_loaded_objects()
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Hand requests to the engine, which replies later; blocks while its backlog is full.
+        """Hand requests to the engine, which replies later.
 
-        Blocking is the back-pressure: Triton's queue fills meanwhile, and refuses what exceeds it.
+        While its backlog is full, it blocks where Triton's queue is bounded, which then fills, and refuses what
+        exceeds it; where it is not, requests are refused here.
         """
         for request in requests:
             self._accept(request)
@@ -105,6 +108,6 @@ class OfflineModel:
 
     def _add(self, utterances: Sequence[Utterance], reply: UtterancesReply) -> None:
         reply.expect(len(utterances))
-        self._engine.wait_for_room()
+        self._see_to_room()
         for row, utterance in enumerate(utterances):
             self._engine.add_request(utterance, partial(reply.set_result, row))

@@ -25,6 +25,7 @@ class Settings:
     """What a model repository says of one model.
 
     engine: its strings still lack what only the loaded model knows: see `engine_config`.
+    bounds_triton_queue: Triton itself refuses requests when its queue is full.
     """
 
     model_name: str
@@ -33,6 +34,7 @@ class Settings:
     engine_values: Mapping[str, str]
     max_batch_size: int
     preferred_batch_size: tuple[int, ...] | None
+    bounds_triton_queue: bool
 
     def engine_config(self, fixed_window_frames: int | None) -> EngineConfig:
         """Return the engine's options, or raise ConfigError."""
@@ -69,6 +71,7 @@ def read_settings(model_config: Mapping[str, Any]) -> Settings:
         engine_values={k: v for k, v in parameters.items() if k in own_names},
         max_batch_size=max_batch_size,
         preferred_batch_size=tuple(int(size) for size in sizes) if sizes else None,
+        bounds_triton_queue=_bounds_queue(model_config.get("dynamic_batching", {})),
     )
     settings.engine_config(fixed_window_frames=None)
     return settings
@@ -94,6 +97,14 @@ def check_streaming(model_config: Mapping[str, Any], config: EngineConfig) -> No
             f"max_candidate_sequences is {num_candidates}; it must be above max_streams and max_waiting together "
             f"({most}), or Triton holds streams back that the scheduler should see: raise it"
         )
+
+
+def _bounds_queue(batching: Mapping[str, Any]) -> bool:
+    policies = [
+        batching.get("default_queue_policy", {}),
+        *batching.get("priority_queue_policy", {}).values(),
+    ]
+    return any(int(policy.get("max_queue_size", 0)) > 0 for policy in policies)
 
 
 def _read_family(name: str) -> Family:

@@ -293,12 +293,12 @@ def test_metrics_tell_what_batches_cost(server, client, alone):
 
 
 class Held:
-    """A server whose model can be held before a batch, so that a test can look at what waits meanwhile."""
+    """A model that can be held before a batch, so that a test can look at what waits meanwhile."""
 
     def __init__(self, folder: Path, server: TritonServer) -> None:
         self.hold_file = folder / "1" / "hold"
         self.server = server
-        self.client = Client(server)
+        self.client = Client(server, folder.name)
 
     def hold(self):
         self.hold_file.touch()
@@ -312,6 +312,7 @@ def held(tmp_path_factory, log):
     repository = tmp_path_factory.mktemp("held")
     folder = copy_model(repository, model_py=FAULTY_MODEL, max_waiting="20", max_queue_size="8")
     copy_model(repository, "second_name")
+    copy_model(repository, "refusing", model_py=FAULTY_MODEL, max_waiting="20")
     with serve(repository, log) as running:
         yield Held(folder, running)
 
@@ -321,6 +322,14 @@ def holding(held):
     held.hold()
     yield held
     held.release()
+
+
+@pytest.fixture
+def refusing(held):
+    refusing = Held(held.hold_file.parents[2] / "refusing", held.server)
+    refusing.hold()
+    yield refusing
+    refusing.release()
 
 
 def test_a_model_copied_under_another_name_serves_beside_the_first(held, alone):
@@ -377,6 +386,33 @@ def test_beyond_the_backlog_requests_are_refused_at_once_and_the_accepted_ones_c
     assert len(answered) + len(refused) == 200
     assert {result.as_numpy("TRANSCRIPTS")[0][0].decode() for result in answered} == {text}
     assert {error.status() for error in refused} == {"StatusCode.UNAVAILABLE"}
+
+
+def test_without_a_queue_in_triton_the_model_refuses_at_once_and_says_which_limit(refusing, alone):
+    samples, text = alone["001.wav"]
+    refused, answered = [], []
+    done = threading.Semaphore(0)
+
+    def take(result, error):
+        (answered if error is None else refused).append(result if error is None else error)
+        done.release()
+
+    for _ in range(50):
+        refusing.client.triton.async_infer(callback=take, **refusing.client.request([samples]))
+    for _ in range(30):
+        assert done.acquire(timeout=30), "the refused were not refused while the model was held"
+    assert answered == []
+    refusing.release()
+    for _ in range(20):
+        assert done.acquire(timeout=120)
+    assert {result.as_numpy("TRANSCRIPTS")[0][0].decode() for result in answered} == {text}
+    assert len(answered) == 20
+    assert {(error.status(), error.message()) for error in refused} == {
+        (
+            "StatusCode.UNAVAILABLE",
+            "20 utterances are waiting; limit is 20 (max_waiting): try again later, or raise the limit",
+        )
+    }
 
 
 def test_an_id_that_is_no_text_is_refused_and_harms_no_neighbour(holding, alone):

@@ -115,7 +115,7 @@ def test_a_copied_model_has_the_options_that_were_asked_for(tmp_path):
     folder = copy_model(source, tmp_path, "asr", parameters, (1, 3), 500, 2)
     text = (folder / "config.pbtxt").read_text()
     for field in (
-        "max_batch_size: 3",
+        "max_batch_size: 16",
         "preferred_batch_size: [ 1, 3 ]",
         "max_queue_delay_microseconds: 500",
         "count: 2",

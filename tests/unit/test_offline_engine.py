@@ -11,7 +11,7 @@ from oasr_backend.config import EngineConfig
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.job import Utterance
 from oasr_backend.engine.metrics import MemoryMetrics
-from oasr_backend.engine.offline import OfflineEngine
+from oasr_backend.engine.offline import ASK_EVERY_S, OfflineEngine
 from oasr_backend.errors import (
     CancelledError,
     ClientError,
@@ -203,6 +203,7 @@ def test_a_cancelled_request_never_runs():
     driver.add("cancelled", 1700, is_cancelled=lambda: True)
     driver.add("aborted", 1800)
     driver.engine.abort("aborted")
+    driver.clock.advance(ASK_EVERY_S)
     driver.run()
     assert driver.recognizer.batches == [[1600]]
     assert driver.errors() == {
@@ -252,6 +253,7 @@ def test_not_knowing_whether_a_request_is_cancelled_harms_nobody():
     driver = Driver()
     driver.add("a", 1600, is_cancelled=broken)
     driver.add("b", 1600)
+    driver.clock.advance(ASK_EVERY_S)
     driver.run()
     assert driver.texts() == {"a": "1600", "b": "1600"}
 
@@ -259,8 +261,23 @@ def test_not_knowing_whether_a_request_is_cancelled_harms_nobody():
 def test_what_is_cancelled_is_not_prepared():
     driver = Driver()
     driver.add("a", 1600, first_sample=UNPREPARABLE, is_cancelled=lambda: True)
+    driver.clock.advance(ASK_EVERY_S)
     driver.run()
     assert driver.errors() == {"a": (CancelledError, "the request was cancelled")}
+
+
+def test_who_waits_is_asked_seldom_whether_he_still_wants_an_answer():
+    asked_at = []
+    driver = Driver(max_batch_size=1)
+    for number in range(10):
+        driver.add(
+            str(number), 1600, is_cancelled=lambda: asked_at.append(driver.clock()) is not None
+        )
+    started_at = driver.clock()
+    driver.run()
+    assert len(driver.recognizer.batches) == 10  # of 0.11 s each: 3 begin within a quarter of a second
+    assert len(asked_at) == 7
+    assert min(asked_at) - started_at >= ASK_EVERY_S
 
 
 def test_a_result_is_delivered_before_it_is_counted():
@@ -408,6 +425,20 @@ def test_room_is_waited_for_while_the_backlog_is_full():
     assert not waiter.is_alive()
     engine.close()
     assert sorted(r.request_id for r in results) == ["a", "b"]
+
+
+def test_a_full_backlog_can_be_refused_instead():
+    driver = Driver(max_waiting=2, max_waiting_mb=1)
+    driver.engine.check_room()
+    driver.add("a", 200_000)
+    driver.add("b", 70_000)
+    with pytest.raises(UnavailableError, match=r"^2 utterances are waiting; limit is 2 \(max_wai"):
+        driver.engine.check_room()
+    driver.run()
+    driver.engine.check_room()
+    driver.add("c", 300_000)
+    with pytest.raises(UnavailableError, match=r"1 MB are waiting; limit is 1 MB \(max_waiting_mb\)"):
+        driver.engine.check_room()
 
 
 def test_closing_answers_what_was_accepted_and_refuses_what_comes_after():

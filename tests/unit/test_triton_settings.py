@@ -144,3 +144,18 @@ def test_a_wrong_configuration_refuses_to_load(config, start):
     with pytest.raises(ConfigError) as caught:
         read_settings(config)
     assert str(caught.value).startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("batching", "bounded"),
+    [
+        ({}, False),
+        ({"default_queue_policy": {"max_queue_size": 0}}, False),
+        ({"default_queue_policy": {"max_queue_size": 8}}, True),
+        ({"priority_queue_policy": {"1": {}, "2": {"max_queue_size": "8"}}}, True),
+    ],
+)
+def test_whether_triton_bounds_its_queue_is_known(batching, bounded):
+    config = model_config()
+    config["dynamic_batching"] |= batching
+    assert read_settings(config).bounds_triton_queue is bounded
