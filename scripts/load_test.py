@@ -43,7 +43,7 @@ from oasr_backend.triton.server import LaunchError
 
 ROOT = Path(__file__).parents[1]
 MODELS: dict[str, tuple[str, tuple[str, ...], tuple[int, ...], dict[str, str]]] = {
-    "conformer": ("ctc", ("cards", "commands"), (1, 2, 4, 8), {}),
+    "conformer": ("ctc", ("cards", "commands"), (1, 2, 4), {}),
     "whisper": ("whisper", ("librivox",), (1, 2, 4), {}),
 }
 """The family, the clips that it understands, our ladder, and the family's options."""

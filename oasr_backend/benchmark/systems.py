@@ -13,9 +13,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
+import grpc
 import numpy as np
-import tritonclient.grpc.aio as triton
-from tritonclient.utils import InferenceServerException
+from tritonclient.grpc import service_pb2 as messages
 
 from oasr_backend.audio import Samples
 from oasr_backend.benchmark.ruler import RefusedError
@@ -24,6 +24,9 @@ from oasr_backend.engine.job import Result, Utterance
 from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.models import Family
 from oasr_backend.triton.server import ServerOptions, TritonServer
+
+
+UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
 class System(Protocol):
@@ -63,30 +66,46 @@ class Server:
 
 
 class Triton:
-    """A model of a tritonserver, asked through gRPC."""
+    """A model of a tritonserver, asked through gRPC.
+
+    It speaks Triton's protocol without tritonclient's own layer, and keeps each utterance's message: the generator
+    shares the cores with what it measures.
+    """
 
     def __init__(self, name: str, server: Server, model: str) -> None:
         self.name = name
         self._server, self._model = server, model
+        # By the samples' identity, which they keep as long as they are held here.
+        self._messages: dict[int, tuple[Samples, bytes]] = {}
 
     async def start(self) -> None:
-        self._client = triton.InferenceServerClient(await self._server.start())
+        self._channel = grpc.aio.insecure_channel(await self._server.start(), UNLIMITED)
+        self._infer = self._channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            response_deserializer=messages.ModelInferResponse.FromString,
+        )
 
     async def transcribe(self, samples: Samples) -> str:
-        wav = triton.InferInput("WAV", [1, len(samples)], "FP32")
-        wav.set_data_from_numpy(samples[np.newaxis])
-        length = triton.InferInput("WAV_LENS", [1, 1], "INT32")
-        length.set_data_from_numpy(np.array([[len(samples)]], np.int32))
-        outputs = [triton.InferRequestedOutput("TRANSCRIPTS")]
         try:
-            answer = await self._client.infer(self._model, [wav, length], outputs=outputs)
-        except InferenceServerException as error:
-            raise RefusedError(str(error)) from error
-        text: bytes = answer.as_numpy("TRANSCRIPTS")[0, 0]
-        return text.decode()
+            answer = await self._infer(self._message(samples))
+        except grpc.aio.AioRpcError as error:
+            raise RefusedError(f"{error.code().name}: {error.details()}") from error
+        # A string tensor is its length in four bytes, then its text.
+        return bytes(answer.raw_output_contents[0][4:]).decode()
+
+    def _message(self, samples: Samples) -> bytes:
+        if id(samples) not in self._messages:
+            request = messages.ModelInferRequest(model_name=self._model)
+            request.inputs.add(name="WAV", datatype="FP32", shape=[1, len(samples)])
+            request.inputs.add(name="WAV_LENS", datatype="INT32", shape=[1, 1])
+            request.outputs.add(name="TRANSCRIPTS")
+            request.raw_input_contents.append(samples.tobytes())
+            request.raw_input_contents.append(np.int32(len(samples)).tobytes())
+            self._messages[id(samples)] = (samples, request.SerializeToString())
+        return self._messages[id(samples)][1]
 
     async def stop(self) -> None:
-        await self._client.close()
+        await self._channel.close()
         await self._server.stop()
 
 

@@ -20,6 +20,9 @@ from oasr_backend.scheduler import CostTable
 
 log = logging.getLogger(__name__)
 
+Rehearse = Callable[[int, int], None]
+"""Runs batches of so many rows of so many frames, as many at a time as the engine runs."""
+
 Shape = tuple[int, int]
 """Rows of a batch, and what its longest row counts for, in frames."""
 
@@ -44,10 +47,11 @@ class BatchCosts:
         recognizer: Recognizer,
         metrics: Metrics,
         clock: Callable[[], float],
+        rehearse: Rehearse,
     ) -> None:
         """Start from the table in the file, where there is one; raises ConfigError where it holds none."""
         self._config = config
-        self._recognizer = recognizer
+        self._rehearse = rehearse
         self._metrics = metrics
         self._clock = clock
         self._path = Path(config.cost_table_path) if config.cost_table_path else None
@@ -98,7 +102,7 @@ class BatchCosts:
 
     def _measure(self) -> None:
         started_at = self._clock()
-        rehearsal = _Rehearsal(self._recognizer, self._clock, self._config.measure_costs_s)
+        rehearsal = _Rehearsal(self._rehearse, self._clock, self._config.measure_costs_s)
         skipped = [rows for rows in self._rungs if not self._measure_rung(rehearsal, rows)]
         log.info(
             "batch times after %.1f s of measuring: %s",
@@ -140,8 +144,8 @@ class BatchCosts:
 class _Rehearsal:
     """Runs batches that stand for real ones, within a time limit that it looks at between batches."""
 
-    def __init__(self, recognizer: Recognizer, clock: Callable[[], float], limit_s: float) -> None:
-        self._recognizer = recognizer
+    def __init__(self, rehearse: Rehearse, clock: Callable[[], float], limit_s: float) -> None:
+        self._rehearse = rehearse
         self._clock = clock
         self._ends_at = clock() + limit_s
         self._most_rows = 0
@@ -180,7 +184,7 @@ class _Rehearsal:
 
     def _run(self, num_rows: int, num_frames: int) -> float:
         started_at = self._clock()
-        self._recognizer.rehearse(num_rows, num_frames)
+        self._rehearse(num_rows, num_frames)
         return self._clock() - started_at
 
 

@@ -72,7 +72,7 @@ class OfflineEngine:
         self._recognizer = recognizer
         self._metrics = metrics if metrics is not None else MemoryMetrics()
         self._clock = clock
-        self._costs = BatchCosts(config, recognizer, self._metrics, clock)
+        self._costs = BatchCosts(config, recognizer, self._metrics, clock, self._rehearse)
         self._scheduler = Scheduler(config, clock, self._costs.table)
         self._preparer = preparer or ThreadPoolExecutor(1, thread_name_prefix="oasr-prepare")
         self._inbox = Inbox()
@@ -95,6 +95,14 @@ class OfflineEngine:
         """Run every batch size and measure it, before `start`; ConfigError for a `cost_table_path` without access."""
         self._costs.warm_up()
         self._metrics.flush()
+
+    def _rehearse(self, num_rows: int, num_frames: int) -> None:
+        """Run batches of noise side by side, one on each worker: they take longer than one alone."""
+        if self._workers is None:
+            self._recognizer.rehearse(num_rows, num_frames)
+            return
+        batches = range(self._num_workers)
+        list(self._workers.map(lambda _: self._recognizer.rehearse(num_rows, num_frames), batches))
 
     # Called from any thread.
 

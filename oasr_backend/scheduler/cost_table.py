@@ -158,7 +158,9 @@ class CostTable:
         """Fit seconds = offset + scale · base by least squares, drawn to the base in proportion.
 
         The base enters as two points on the line through the origin and the steps' mean, at 0 and at twice the mean.
-        So batches that all look alike scale the base, and different ones soon outweigh it.
+        So batches that all look alike scale the base, and different ones soon outweigh it. The line is kept from
+        saying that a batch of nothing takes less than no time: large batches that are slower than measured would else
+        make small ones free.
         """
         steps, sum_x, sum_y, sum_xx, sum_xy = self._sums
         mean_x, mean_y = sum_x / steps, sum_y / steps
@@ -169,7 +171,20 @@ class CostTable:
         spread = total * xx - x * x
         scale = (total * xy - x * y) / spread if spread > 0 else 1.0
         scale = max(scale, MIN_SCALE)  # noise: a longer batch is never quicker
-        self._scale, self._offset_s = scale, (y - scale * x) / total
+        offset_s = (y - scale * x) / total
+        of_nothing_s = self._base_of_nothing_s()
+        if offset_s < -scale * of_nothing_s:
+            # Least squares through the point at which the base is that of a batch of nothing, and the time is none.
+            above = xx - 2 * of_nothing_s * x + of_nothing_s**2 * total
+            scale = max((xy - of_nothing_s * y) / above, MIN_SCALE)
+            offset_s = -scale * of_nothing_s
+        self._scale, self._offset_s = scale, offset_s
+
+    def _base_of_nothing_s(self) -> float:
+        """Return what the base says of the smallest batch without any audio."""
+        if not self._grid:
+            return self._fixed_s
+        return _interpolate(self._grid[self._rungs[0]], 0)
 
 
 def _interpolate(points: list[tuple[int, float]], longest: int) -> float:

@@ -40,7 +40,9 @@ def engine_of(recognizer, **options):
             **options,
         }
     )
-    return OfflineEngine(config, recognizer, MemoryMetrics(), clock, InlineExecutor())
+    return OfflineEngine(
+        config, recognizer, MemoryMetrics(), clock, InlineExecutor(), InlineExecutor()
+    )
 
 
 def warmed_up(recognizer, **options):
@@ -68,6 +70,14 @@ def test_where_a_row_costs_its_length_rungs_are_measured_at_a_few():
     ]
     assert table.batch_time_s(4, 1500) == 0.25 + 0.25 * 4 * 16
     assert table.batch_time_s(1, 400) == pytest.approx(0.25 + 0.25 * 5)
+
+
+def test_batches_are_measured_side_by_side_where_they_run_so():
+    recognizer = Whisperish()
+    table = table_of(warmed_up(recognizer, parallel_batches=2))
+    assert recognizer.rehearsed[:4] == [(1, 1)] * 2 + [(1, 600)] * 2
+    # The fake machine runs one after the other, so that a batch takes twice as long as alone.
+    assert [table.batch_time_s(rows, 3000) for rows in (1, 2, 4)] == [4.0, 7.5, 14.5]
 
 
 def test_no_length_beyond_the_longest_piece_is_measured():

@@ -329,6 +329,21 @@ class TestCostTable:
         assert table.batch_time_s(1, 100) == pytest.approx(0.051, rel=0.03)
         assert table.batch_time_s(8, 2000) == pytest.approx(0.21, rel=0.03)
 
+    @pytest.mark.parametrize("measured", [False, True])
+    def test_large_batches_that_are_slower_than_thought_do_not_make_small_ones_free(self, measured):
+        table = CostTable()
+        if measured:
+            for rows in (1, 8):
+                for longest in (200, 2000):
+                    table.measure(rows, longest, 0.001 + 0.00001 * rows * longest)
+        for step in range(300):
+            rows, longest = 1 + step % 8, 100 + 37 * step % 2000
+            table.observe(rows, longest, 1e-8 * (rows * longest) ** 1.9)
+        times_s = [table.batch_time_s(1, longest) for longest in (1, 100, 200, 1000)]
+        assert min(times_s) == times_s[0] > 0
+        assert times_s[2] > 1.5 * times_s[1] > 1e-4
+        assert table.batch_time_s(8, 2000) > 30 * times_s[2]
+
     def test_batches_that_all_look_alike_scale_the_whole_table(self):
         table = CostTable()
         for _ in range(100):
