@@ -70,10 +70,10 @@ class FakeRecognizer:
         )
 
     def transcribe(self, batch: Sequence[Prepared]) -> list[Transcript]:
-        lengths = [piece.features.shape[1] for piece in batch]
+        lengths = [piece.inputs.shape[1] for piece in batch]
         self.batches.append(lengths)
         self.clock.advance(0.1 + 0.01 * len(batch))
-        if any(piece.features[0, 0] == POISON for piece in batch):
+        if any(piece.inputs[0, 0] == POISON for piece in batch):
             raise RuntimeError("poisoned")
         return [Transcript(str(length), tokens=(length,)) for length in lengths]
 

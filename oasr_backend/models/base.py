@@ -41,13 +41,14 @@ class TranscribeOptions:
 class Prepared:
     """One piece of audio, ready for a batch.
 
-    features: (mels, frames) float32, of the piece alone, without padding.
+    inputs: float32, of the piece alone, without padding: samples, or (mels, frames) where the model wants its features
+        made beforehand.
     num_frames: the length of the audio in frames of 10 ms, what the scheduler counts.
     has_speech: False where there is nothing to transcribe; such a piece never enters a batch.
     speech_frames: frames of 10 ms with speech; None where that was not asked for, or no voice detector ran.
     """
 
-    features: NDArray[np.float32]
+    inputs: NDArray[np.float32]
     num_frames: int
     options: TranscribeOptions
     has_speech: bool = True
@@ -96,7 +97,7 @@ class Recognizer(Protocol):
         """Return where to cut `samples`, which are longer than a piece: a count of samples, at most a piece."""
 
     def prepare(self, samples: Samples, options: TranscribeOptions) -> Prepared:
-        """Return the features of one piece: (samples,) float32 at 16 kHz, 0 to `max_piece_frames` long."""
+        """Return one piece as the model wants it: (samples,) float32 at 16 kHz, 0 to `max_piece_frames` long."""
 
     def transcribe(self, batch: Sequence[Prepared]) -> list[Transcript]:
         """Return one transcript for each piece, in order. Never lets a piece's text depend on the others."""

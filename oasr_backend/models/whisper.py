@@ -210,7 +210,7 @@ class WhisperRecognizer:
         ]
 
     def _encode(self, pieces: Sequence[Prepared], window: int) -> Any:
-        features = np.stack([padded(piece.features, window) for piece in pieces])
+        features = np.stack([padded(piece.inputs, window) for piece in pieces])
         return self._model.encode(ctranslate2.StorageView.from_array(features))
 
     def _languages(self, encoded: Any, pieces: Sequence[Prepared]) -> list[str]:
@@ -294,7 +294,7 @@ class WhisperRecognizer:
         self, draft: _Draft, piece: Prepared, prompt: list[int], language: str
     ) -> tuple[Word, ...]:
         """Align one row, alone, so that its times do not depend on its batch."""
-        num_frames = max(2, piece.features.shape[1])
+        num_frames = max(2, piece.inputs.shape[1])
         [alignment] = self._model.align(
             _row(draft.encoded, draft.row), prompt[:-1], [draft.tokens], num_frames
         )
