@@ -25,7 +25,6 @@ from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.models import Family
 from oasr_backend.triton.server import ServerOptions, TritonServer
 
-
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 

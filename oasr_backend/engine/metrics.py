@@ -6,6 +6,7 @@ The table below is the whole list. It knows nothing of Triton: the sink behind `
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -74,7 +75,7 @@ METRICS: dict[str, MetricDefinition] = {
 
 
 class Metrics(Protocol):
-    """Takes measurements; called from the engine's thread alone. What is taken shows at the next `flush`."""
+    """Takes measurements, from any thread."""
 
     def add(self, name: str, amount: float, **labels: str) -> None:
         """Add to a counter."""
@@ -85,8 +86,8 @@ class Metrics(Protocol):
     def observe(self, name: str, value: float) -> None:
         """Record one observation of a histogram."""
 
-    def flush(self) -> None:
-        """Publish what was taken; the engine calls it between steps."""
+    def watch(self, name: str, read: Callable[[], float], **labels: str) -> None:
+        """Have a gauge show what `read` returns, which may be called from any thread."""
 
 
 class MemoryMetrics:
@@ -96,6 +97,7 @@ class MemoryMetrics:
         self.totals: dict[tuple[str, ...], float] = defaultdict(float)
         self.gauges: dict[tuple[str, ...], float] = {}
         self.observations: dict[str, list[float]] = defaultdict(list)
+        self.watched: dict[tuple[str, ...], Callable[[], float]] = {}
 
     def add(self, name: str, amount: float, **labels: str) -> None:
         self.totals[(name, *labels.values())] += amount
@@ -106,5 +108,5 @@ class MemoryMetrics:
     def observe(self, name: str, value: float) -> None:
         self.observations[name].append(value)
 
-    def flush(self) -> None:
-        pass
+    def watch(self, name: str, read: Callable[[], float], **labels: str) -> None:
+        self.watched[(name, *labels.values())] = read

@@ -89,12 +89,12 @@ class OfflineEngine:
         most_rows = max(config.preferred_batch_size or (config.max_batch_size,))
         self._max_rows_in_flight = 2 * most_rows * self._num_workers
         self._backlog = Backlog(config.max_waiting, config.max_waiting_mb)
+        self._metrics.watch("oasr_backlog_requests", lambda: self.num_unanswered)
         self._thread = threading.Thread(target=self._run, name="oasr-engine", daemon=True)
 
     def warm_up(self) -> None:
         """Run every batch size and measure it, before `start`; ConfigError for a `cost_table_path` without access."""
         self._costs.warm_up()
-        self._metrics.flush()
 
     def _rehearse(self, num_rows: int, num_frames: int) -> None:
         """Run batches of noise side by side, one on each worker: they take longer than one alone."""
@@ -220,14 +220,9 @@ class OfflineEngine:
             while not self._backlog.is_done:
                 self.take_commands(0.0 if is_busy else self._seconds_to_wakeup())
                 is_busy = self.step()
-                self._publish()
         except Exception as error:
             log.exception("the engine has stopped on a fault of its own")
             self._fail_everything(error)
-
-    def _publish(self) -> None:
-        self._metrics.set("oasr_backlog_requests", self.num_unanswered)
-        self._metrics.flush()
 
     def take_commands(self, timeout_s: float | None = 0.0) -> None:
         """Carry out what other threads have left."""
@@ -446,7 +441,6 @@ class OfflineEngine:
             text = f"request {job.request_id}: the engine stopped: {error!r}"
             with contextlib.suppress(Exception):  # what has failed may fail again
                 self._fail(job, ServerError(text))
-        self._publish()
 
 
 def _row_of(request: Request) -> Row:

@@ -56,9 +56,6 @@ LOOK_EVERY_S = 1.0
 """Whether a client has gone can only be asked, which takes a while: of chunks that wait as long as this, as often as
 this. Streams that idle are found at the same time."""
 
-PUBLISH_EVERY_S = 0.1
-"""A metric takes Triton a while, so they are published together."""
-
 
 class StreamingEngine:
     """Serves live streams in batches of whatever is due; every chunk gets exactly one result."""
@@ -86,7 +83,6 @@ class StreamingEngine:
         self._live: dict[str, LiveStream] = {}
         self._num_open = 0
         self._num_waiting = 0
-        self._num_answered_at_once = 0
         # Everyone.
         self._streams: dict[LiveStream, None] = {}
         # Of those admitted, whoever has a chunk to run, in the order in which they became ready.
@@ -97,8 +93,8 @@ class StreamingEngine:
         self._num_workers = config.parallel_batches or len(os.sched_getaffinity(0))
         self._workers = workers or ThreadPoolExecutor(self._num_workers, "oasr-forward")
         self._looked_at = clock()
-        self._publish_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="oasr-streams", daemon=True)
+        self._watch()
 
     # Called from any thread.
 
@@ -202,7 +198,7 @@ class StreamingEngine:
             is_answered_at_once = not (completes_chunk or live.waiting or live.ended_by)
             result = None
             if is_answered_at_once:
-                self._num_answered_at_once += 1
+                self._metrics.add("oasr_chunks_total", 1, outcome="ok")
                 # Within the lock: as long as nothing more comes, nothing of the stream runs.
                 result = self._result(live, waiting)
             else:
@@ -285,9 +281,6 @@ class StreamingEngine:
                 self.take_commands(0.0 if is_busy else self._seconds_to_wakeup())
                 is_busy = self.step()
                 self._close_idle()
-                if self._publish_at is not None and self._publish_at <= self._clock():
-                    self._publish()
-            self._publish()
         except Exception as error:
             log.exception("the engine of streams has stopped on a fault of its own")
             self._fail_everything(error)
@@ -308,7 +301,6 @@ class StreamingEngine:
         """Carry out what other threads have left."""
         for command in self._inbox.take(timeout_s):
             command()
-            self._note_change()
 
     def step(self) -> bool:
         """Run one chunk of every stream that is due and admitted; tell whether there was any."""
@@ -330,7 +322,7 @@ class StreamingEngine:
     def _seconds_to_wakeup(self) -> float | None:
         admission_at = self._scheduler.next_wakeup() if self._may_admit else None
         look_at = self._looked_at + LOOK_EVERY_S if self._streams else None
-        times = [t for t in (admission_at, look_at, self._publish_at) if t is not None]
+        times = [t for t in (admission_at, look_at) if t is not None]
         return max(0.0, min(times) - self._clock()) if times else None
 
     def _open(self, live: LiveStream) -> None:
@@ -514,7 +506,6 @@ class StreamingEngine:
         if now < self._looked_at + LOOK_EVERY_S:
             return
         self._looked_at = now
-        self._note_change()
         for live in list(self._streams):
             if live.waiting:  # who waits for an answer does not idle
                 if live.waiting[0].accepted_at + LOOK_EVERY_S <= now and self._is_cancelled(live):
@@ -543,22 +534,14 @@ class StreamingEngine:
     def _batch_time_s(self, num_rows: int) -> float:
         return self._scheduler.costs.batch_time_s(num_rows, self._model.chunk_frames)
 
-    def _note_change(self) -> None:
-        """Have the metrics published soon."""
-        if self._publish_at is None:
-            self._publish_at = self._clock() + PUBLISH_EVERY_S
-
-    def _publish(self) -> None:
-        with self._accepting:
-            num_at_once, self._num_answered_at_once = self._num_answered_at_once, 0
-        self._publish_at = None
-        self._metrics.add("oasr_chunks_total", num_at_once, outcome="ok")
-        self._metrics.set("oasr_backlog_requests", self._num_waiting)
-        self._metrics.set("oasr_streams", len(self._running), state="running")
-        self._metrics.set("oasr_streams", self._scheduler.num_waiting_streaming, state="waiting")
-        self._metrics.set("oasr_cache_blocks", self._model.num_blocks_used, state="used")
+    def _watch(self) -> None:
+        """Have the state of streams and caches shown."""
+        watch = self._metrics.watch
+        watch("oasr_backlog_requests", lambda: self._num_waiting)
+        watch("oasr_streams", lambda: len(self._running), state="running")
+        watch("oasr_streams", lambda: self._scheduler.num_waiting_streaming, state="waiting")
+        watch("oasr_cache_blocks", lambda: self._model.num_blocks_used, state="used")
         self._metrics.set("oasr_cache_blocks", self._model.num_blocks, state="all")
-        self._metrics.flush()
 
     def _fail_everything(self, error: Exception) -> None:
         with self._accepting:
@@ -571,7 +554,6 @@ class StreamingEngine:
                 for live in list(self._streams):
                     text = f"stream {live.stream_id}: the engine stopped: {error!r}"
                     self._end(live, ServerError(text))
-        self._publish()
 
 
 def idle_text(max_idle_s: float) -> str:

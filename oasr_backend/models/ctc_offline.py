@@ -21,8 +21,8 @@ HOP_SAMPLES = SAMPLE_RATE_HZ // FRAMES_PER_SECOND
 class CtcRecognizer:
     """Transcribes batches of whole utterances.
 
-    Features are made with the batch, in the thread that runs it: they take a fifth of its time, and a thread of their own
-    would only take it from a batch that runs.
+    Features are made with the batch, in the thread that runs it: a thread of their own would only take its core from
+    another batch.
     """
 
     fixed_window_frames: int | None = None

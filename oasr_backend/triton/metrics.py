@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,14 @@ log = logging.getLogger(__name__)
 Key = tuple[Any, ...]
 """A metric's name, then its labels as (name, value) pairs."""
 
+PUBLISH_EVERY_S = 0.1
+"""Every measurement that is published crosses to Triton's process, and no other thread of Python runs meanwhile: half a
+millisecond on a busy machine. So they are gathered, and none is published that says nothing new."""
+
 
 @dataclass(slots=True)
 class _Taken:
-    """Measurements since the last flush."""
+    """Measurements that are not published yet."""
 
     amounts: dict[Key, float] = field(default_factory=lambda: defaultdict(float))
     values: dict[Key, float] = field(default_factory=dict)
@@ -40,52 +44,75 @@ class TritonMetrics:
             for name, definition in METRICS.items()
         }
         self._metrics: dict[Key, Any] = {}
+        self._shown: dict[Key, float] = {}
+        self._watched: dict[Key, Callable[[], float]] = {}
         self._lock = threading.Lock()
         self._taken = _Taken()
-        # Each call crosses to Triton's process, 0.1 ms and more on a busy machine: a thread of its own waits for it.
-        self._publisher = ThreadPoolExecutor(1, thread_name_prefix="oasr-metrics")
+        self._has_news = threading.Event()
+        self._closing = threading.Event()
+        self._publisher = threading.Thread(target=self._run, name="oasr-metrics", daemon=True)
+        self._publisher.start()
 
     def add(self, name: str, amount: float, **labels: str) -> None:
-        self._taken.amounts[(name, *labels.items())] += amount
+        with self._lock:
+            self._taken.amounts[(name, *labels.items())] += amount
+        self._has_news.set()
 
     def set(self, name: str, value: float, **labels: str) -> None:
-        self._taken.values[(name, *labels.items())] = value
+        with self._lock:
+            self._taken.values[(name, *labels.items())] = value
+        self._has_news.set()
 
     def observe(self, name: str, value: float) -> None:
-        self._taken.observations.append((name, value))
+        with self._lock:
+            self._taken.observations.append((name, value))
+        self._has_news.set()
 
-    def add_now(self, name: str, amount: float, **labels: str) -> None:
-        """Add to a counter at once; from any thread."""
-        self._metric((name, *labels.items())).increment(amount)
-
-    def set_now(self, name: str, value: float) -> None:
-        """Set a gauge at once; from any thread."""
-        self._metric((name,)).set(value)
-
-    def flush(self) -> None:
-        taken, self._taken = self._taken, _Taken()
-        self._publisher.submit(self._publish, taken)
+    def watch(self, name: str, read: Callable[[], float], **labels: str) -> None:
+        with self._lock:
+            self._watched[(name, *labels.items())] = read
+        self._has_news.set()
 
     def close(self) -> None:
         """Return once everything is published."""
-        self._publisher.shutdown()
+        self._closing.set()
+        self._has_news.set()
+        self._publisher.join()
 
-    def _publish(self, taken: _Taken) -> None:
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            # What is watched changes without a word while there is work.
+            is_idle = not any(self._shown.get(key) for key in self._watched)
+            self._has_news.wait(None if is_idle else PUBLISH_EVERY_S)
+            self._has_news.clear()
+            self._closing.wait(PUBLISH_EVERY_S)
+            self._publish()
+
+    def _publish(self) -> None:
+        with self._lock:
+            taken, self._taken = self._taken, _Taken()
+            watched = dict(self._watched)
         try:
             for key, amount in taken.amounts.items():
                 self._metric(key).increment(amount)
-            for key, value in taken.values.items():
-                self._metric(key).set(value)
+            for key, value in (
+                taken.values | {key: read() for key, read in watched.items()}
+            ).items():
+                self._show(key, value)
             for name, value in taken.observations:
                 self._metric((name,)).observe(value)
         except Exception:
             log.exception("metrics could not be published")
 
+    def _show(self, key: Key, value: float) -> None:
+        if self._shown.get(key) != value:
+            self._metric(key).set(value)
+            self._shown[key] = value
+
     def _metric(self, key: Key) -> Any:
-        with self._lock:
-            if key not in self._metrics:
-                self._metrics[key] = self._make(key)
-            return self._metrics[key]
+        if key not in self._metrics:
+            self._metrics[key] = self._make(key)
+        return self._metrics[key]
 
     def _make(self, key: Key) -> Any:
         name, *labels = key

@@ -57,8 +57,6 @@ class OfflineModel:
         """
         for request in requests:
             self._accept(request)
-        # The engine's own thread may be deep in a batch.
-        self._metrics.set_now("oasr_backlog_requests", self._engine.num_unanswered)
 
     def finalize(self) -> None:
         """Answer what was accepted and stop."""
@@ -84,7 +82,7 @@ class OfflineModel:
     def _refuse(self, reply: UtterancesReply, error: AsrError) -> None:
         """Answer a request that never reached the engine; it counts as one utterance."""
         reply.fail(error)
-        self._metrics.add_now("oasr_requests_total", 1, outcome=error.outcome)
+        self._metrics.add("oasr_requests_total", 1, outcome=error.outcome)
 
     def _read(self, request: Any, reply: UtterancesReply) -> list[Utterance]:
         """Return a request's utterances, each of them acceptable."""

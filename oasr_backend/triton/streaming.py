@@ -99,7 +99,7 @@ class StreamModel:
 
     def _refuse(self, reply: ChunkReply, error: AsrError) -> None:
         reply.fail(error)
-        self._metrics.add_now("oasr_chunks_total", 1, outcome=error.outcome)
+        self._metrics.add("oasr_chunks_total", 1, outcome=error.outcome)
 
     def _feed(self, request: Any, reply: ChunkReply) -> None:
         """Hand a chunk to the engine; what Triton takes for begun or ended is so, though the chunk is refused."""

@@ -275,7 +275,9 @@ def test_who_waits_is_asked_seldom_whether_he_still_wants_an_answer():
         )
     started_at = driver.clock()
     driver.run()
-    assert len(driver.recognizer.batches) == 10  # of 0.11 s each: 3 begin within a quarter of a second
+    assert (
+        len(driver.recognizer.batches) == 10
+    )  # of 0.11 s each: 3 begin within a quarter of a second
     assert len(asked_at) == 7
     assert min(asked_at) - started_at >= ASK_EVERY_S
 
@@ -437,7 +439,9 @@ def test_a_full_backlog_can_be_refused_instead():
     driver.run()
     driver.engine.check_room()
     driver.add("c", 300_000)
-    with pytest.raises(UnavailableError, match=r"1 MB are waiting; limit is 1 MB \(max_waiting_mb\)"):
+    with pytest.raises(
+        UnavailableError, match=r"1 MB are waiting; limit is 1 MB \(max_waiting_mb\)"
+    ):
         driver.engine.check_room()
 
 
