@@ -70,6 +70,7 @@ class OfflineEngine:
     ) -> None:
         self._config = config
         self._recognizer = recognizer
+        self._max_piece_samples = recognizer.max_piece_frames * SAMPLE_RATE_HZ // FRAMES_PER_SECOND
         self._metrics = metrics if metrics is not None else MemoryMetrics()
         self._clock = clock
         self._costs = BatchCosts(config, recognizer, self._metrics, clock, self._rehearse)
@@ -175,7 +176,7 @@ class OfflineEngine:
             asked_at=now,
         )
 
-    # Called from the preparing thread.
+    # Called from the preparing thread, or from the engine's.
 
     def _prepare_next(self, job: Job) -> None:
         """Prepare one more piece of a job and leave it to the engine, unless nobody waits for it any more."""
@@ -209,8 +210,7 @@ class OfflineEngine:
         utterance = job.utterance
         check_samples(utterance.samples)
         reader = AudioReader(utterance.samples, utterance.sample_rate_hz)
-        max_samples = self._recognizer.max_piece_frames * SAMPLE_RATE_HZ // FRAMES_PER_SECOND
-        return Pieces(cut_to_pieces(reader, max_samples, self._recognizer.cut))
+        return Pieces(cut_to_pieces(reader, self._max_piece_samples, self._recognizer.cut))
 
     # Called from the engine's thread.
 
@@ -267,7 +267,16 @@ class OfflineEngine:
     def _accept(self, job: Job) -> None:
         if job.deadline_at < inf:
             self._deadlines.add(job.deadline_at, job.request_id, self._jobs)
-        self._preparer.submit(self._prepare_next, job)
+        if self._prepares_at_once(job.utterance):
+            self._prepare_next(job)
+        else:
+            self._preparer.submit(self._prepare_next, job)
+
+    def _prepares_at_once(self, utterance: Utterance) -> bool:
+        """Tell whether an utterance needs no thread of its own to be prepared: one piece, as the model wants it."""
+        is_short = len(utterance.samples) <= self._max_piece_samples
+        is_plain = utterance.sample_rate_hz == SAMPLE_RATE_HZ and not utterance.options.speech_frames
+        return self._recognizer.prepares_at_once and is_short and is_plain
 
     def _enqueue(self, job: Job, row: Row, is_last: bool) -> None:
         """Take a prepared row: hand it to the scheduler, and ask for the next one."""

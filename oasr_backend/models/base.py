@@ -90,6 +90,9 @@ class Recognizer(Protocol):
     fixed_window_frames: int | None
     """The frames that every row costs, whatever its length; None where a row costs its length."""
 
+    prepares_at_once: bool
+    """Whether `prepare` takes next to nothing, unless speech is to be counted: no thread is needed for it."""
+
     def check_options(self, options: TranscribeOptions) -> None:
         """Raise ClientError if the model cannot do what is asked."""
 

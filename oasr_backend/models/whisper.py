@@ -89,6 +89,7 @@ class WhisperRecognizer:
 
     max_piece_frames = WINDOW_FRAMES
     fixed_window_frames: int | None
+    prepares_at_once = False
 
     def __init__(
         self, config: WhisperConfig | None = None, detector: SpeechDetector | None = None
