@@ -33,7 +33,8 @@ class EngineConfig:
     cost_exponent: what "cost" counts a request of size s for: s ** this; 0 counts requests, 1 counts audio.
     streaming_cohort_admit: streams that wait are admitted by length, so that a forward sees similar ones.
     max_streams: running streams at most; None for max_batch_size.
-    parallel_batches: batches that run at the same time; 0 for one on each core.
+    parallel_batches: batches that run at the same time; 0 for as many as the model best runs, on a CPU one on each core
+        that its threads leave.
     fixed_window_frames: frames that every row costs in padding; None where a row costs its length.
     job_size: what orders by size go by: "frames", "tokens" (seconds × kappa) or "vad" (frames with speech).
     kappa: decoded tokens a second of audio; None while unknown, which counts as max_tokens a request.

@@ -47,6 +47,7 @@ class FakeRecognizer:
 
     max_piece_frames = 100
     fixed_window_frames = None
+    parallel_batches = 1
     prepares_at_once = False
 
     def __init__(self, clock: FakeClock | None = None) -> None:

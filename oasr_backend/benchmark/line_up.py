@@ -11,7 +11,6 @@ faster-whisper        one at a time; faster-whisper:16 its batched pipeline
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,7 @@ from oasr_backend.benchmark.stream_systems import SherpaStreams, TritonStreams
 from oasr_backend.benchmark.streams import StreamSystem
 from oasr_backend.benchmark.systems import System
 from oasr_backend.config import EngineConfig, option_names, read_options
+from oasr_backend.cores import num_cores
 from oasr_backend.errors import ConfigError
 from oasr_backend.models import FAMILIES
 from oasr_backend.models.whisper import WhisperConfig
@@ -147,8 +147,3 @@ class LineUp:
             **self.options,
             **self.engine,
         }
-
-
-def num_cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0))

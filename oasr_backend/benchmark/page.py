@@ -12,7 +12,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from oasr_backend.benchmark.line_up import num_cores
+from oasr_backend.cores import num_cores
 
 PACKAGES = ("onnxruntime", "ctranslate2", "faster-whisper", "sherpa-onnx", "tritonclient", "numpy")
 PLACE = re.compile(r"\{\{([\w-]+)\}\}")

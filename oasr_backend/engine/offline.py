@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -80,7 +79,7 @@ class OfflineEngine:
         self._jobs: dict[str, Job] = {}
         self._accepting = threading.Lock()
         self._deadlines = Deadlines()
-        self._num_workers = config.parallel_batches or len(os.sched_getaffinity(0))
+        self._num_workers = config.parallel_batches or recognizer.parallel_batches
         self._num_running = 0
         # The engine's thread is the only worker where one batch runs at a time.
         self._workers = None
@@ -275,7 +274,9 @@ class OfflineEngine:
     def _prepares_at_once(self, utterance: Utterance) -> bool:
         """Tell whether an utterance needs no thread of its own to be prepared: one piece, as the model wants it."""
         is_short = len(utterance.samples) <= self._max_piece_samples
-        is_plain = utterance.sample_rate_hz == SAMPLE_RATE_HZ and not utterance.options.speech_frames
+        is_plain = (
+            utterance.sample_rate_hz == SAMPLE_RATE_HZ and not utterance.options.speech_frames
+        )
         return self._recognizer.prepares_at_once and is_short and is_plain
 
     def _enqueue(self, job: Job, row: Row, is_last: bool) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -21,6 +20,7 @@ import numpy as np
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples, check_sample_rate, check_samples
 from oasr_backend.config import EngineConfig
+from oasr_backend.cores import num_cores
 from oasr_backend.engine.batches import Batch, Running, best_rows, cut
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.metrics import MemoryMetrics, Metrics
@@ -90,7 +90,7 @@ class StreamingEngine:
         self._ready: dict[LiveStream, None] = {}
         # False while the cache is known to have no room for one more.
         self._may_admit = True
-        self._num_workers = config.parallel_batches or len(os.sched_getaffinity(0))
+        self._num_workers = config.parallel_batches or num_cores()
         self._workers = workers or ThreadPoolExecutor(self._num_workers, "oasr-forward")
         self._looked_at = clock()
         self._thread = threading.Thread(target=self._run, name="oasr-streams", daemon=True)

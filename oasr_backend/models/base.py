@@ -90,6 +90,9 @@ class Recognizer(Protocol):
     fixed_window_frames: int | None
     """The frames that every row costs, whatever its length; None where a row costs its length."""
 
+    parallel_batches: int
+    """How many batches it best runs at the same time: on a CPU as many as its threads leave cores for, else one."""
+
     prepares_at_once: bool
     """Whether `prepare` takes next to nothing, unless speech is to be counted: no thread is needed for it."""
 

@@ -42,7 +42,7 @@ class CtcConfig:
     """
 
     model_dir: str = ""
-    intra_threads: int = 0
+    intra_threads: int = 1
     beam_size: int = 1
     decoding_chunk_size: int = 0
     num_left_chunks: int | None = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
+from oasr_backend.cores import num_cores
 from oasr_backend.decode.ctc import LogProbs
 from oasr_backend.features.fbank import num_frames as num_frames_of
 from oasr_backend.models.base import Prepared, TranscribeOptions, Transcript
@@ -31,6 +32,7 @@ class CtcRecognizer:
     def __init__(self, config: CtcConfig, runtime: EncoderRuntime | None = None) -> None:
         """Load the bundle; raises ConfigError where it cannot."""
         self._model = CtcModel(config, runtime)
+        self.parallel_batches = max(1, num_cores() // (config.intra_threads or num_cores()))
         self._detector = SpeechDetector()
         self._num_mels = self._model.bundle.features.num_mels
         self.max_piece_frames = round(config.max_piece_s * FRAMES_PER_SECOND)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +16,7 @@ import ctranslate2
 import numpy as np
 
 from oasr_backend.audio import amplified
+from oasr_backend.cores import num_cores
 from oasr_backend.errors import ClientError, ConfigError, shown
 from oasr_backend.features.log_mel import HOP_SAMPLES, WINDOW_FRAMES, log_mel, padded
 from oasr_backend.models.base import (
@@ -101,6 +101,7 @@ class WhisperRecognizer:
         self.vocabulary = Vocabulary.load(folder)
         self._detector = detector or SpeechDetector()
         self._model = _load(str(folder), self.config)
+        self.parallel_batches = int(self._model.num_workers)
         self._num_mels = int(self._model.n_mels)
         self._nothing = np.zeros((self._num_mels, 0), np.float32)
         self._can_align = "alignment_heads" in json.loads(
@@ -338,8 +339,7 @@ def _load(folder: str, config: WhisperConfig) -> Any:
     compute_type = config.compute_type
     if compute_type == "auto":
         compute_type = "int8" if device == "cpu" else "float16"
-    num_cores = len(os.sched_getaffinity(0))
-    num_threads = config.intra_threads or num_cores
+    num_threads = config.intra_threads or num_cores()
     try:
         return ctranslate2.models.Whisper(
             folder,
@@ -347,7 +347,7 @@ def _load(folder: str, config: WhisperConfig) -> Any:
             compute_type=compute_type,
             intra_threads=num_threads,
             # For batches side by side; they share the weights.
-            inter_threads=max(1, num_cores // num_threads) if device == "cpu" else 1,
+            inter_threads=max(1, num_cores() // num_threads) if device == "cpu" else 1,
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
