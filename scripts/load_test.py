@@ -30,6 +30,7 @@ from statistics import correlation, mean, median
 
 from tqdm import tqdm
 
+from oasr_backend.allocator import keep_freed_memory
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
 from oasr_backend.benchmark import line_up, plots, report, speech, streams
 from oasr_backend.benchmark.arrivals import KINDS
@@ -56,6 +57,7 @@ STOCK_INSTANCES = ("1", "2")
 
 def main() -> int:
     options = parse_arguments()
+    keep_freed_memory()  # as the servers do, for the systems in this process
     try:
         asyncio.run(run(options))
     except (ConfigError, LaunchError, OSError) as error:
@@ -226,7 +228,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--reference", help="the system whose throughput the loads count in (default: the first)")
     add("--lengths", choices=LENGTHS, default="librispeech")
     add("--kind", choices=KINDS, default="poisson")
-    add("--loads", type=float, nargs="+", default=[0.8, 0.95, 1.05])
+    add("--loads", type=float, nargs="*", default=[0.8, 0.95, 1.05])
     add("--requests", type=int, default=1000, help="of a run")
     add("--backlog", type=int, default=400, help="requests of the runs that measure throughput")
     add("--repeats", type=int, default=5)

@@ -55,6 +55,9 @@ class FakeRecognizer:
         self.batches: list[list[int]] = []
         self.rehearsed: list[tuple[int, int]] = []
 
+    def window_frames(self, num_frames: int) -> int:
+        return self.fixed_window_frames or num_frames
+
     def check_options(self, options: TranscribeOptions) -> None:
         if options.language not in (None, "en"):
             raise ClientError(f"language is {options.language!r}; it must be 'en'")

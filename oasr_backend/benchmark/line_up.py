@@ -6,7 +6,8 @@ stock:LADDER:DELAY:INSTANCES
                       what Triton repositories do today: 4-8-16:5000:1 is the ladder 4, 8, 16 with 5 ms of delay
 sherpa-onnx:THREADS   the same Conformer in sherpa-onnx, as many workers as cores hold; with streams
                       sherpa-onnx:CHUNK:LEFT in chunks of so many encoder frames that see so many chunks before
-faster-whisper        one at a time; faster-whisper:16 its batched pipeline
+faster-whisper:BATCH:THREADS
+                      one at a time; with a BATCH above 0 its batched pipeline, which batches the pieces of one clip
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from oasr_backend.cores import num_cores
 from oasr_backend.errors import ConfigError
 from oasr_backend.models import FAMILIES
 from oasr_backend.models.whisper import WhisperConfig
+from oasr_backend.models.whisper_folder import find_model
 
 ROOT = Path(__file__).parents[2]
 OURS = ROOT / "model_repository" / "asr_offline"
@@ -109,7 +111,7 @@ class LineUp:
         family = FAMILIES[self.family]
         config = read_options(
             EngineConfig,
-            {"schedule_policy": policy, **self.engine},
+            {"schedule_policy": policy, "parallel_batches": "0", **self.engine},
             max_batch_size=max(self.ladder),
             preferred_batch_size=self.ladder,
         )
@@ -127,12 +129,12 @@ class LineUp:
             )
         return self.sherpa
 
-    def _faster_whisper(self, name: str, batch_size: str = "0") -> System:
+    def _faster_whisper(self, name: str, batch_size: str = "0", threads: str = "") -> System:
         options = read_options(WhisperConfig, self.options)
         load = partial(
             systems.faster_whisper,
-            options.model_dir,
-            num_cores(),
+            str(find_model(options.model_dir)),
+            int(threads or num_cores()),
             options.beam_size,
             int(batch_size),
         )

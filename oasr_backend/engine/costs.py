@@ -59,6 +59,7 @@ class BatchCosts:
         self.table = kept or CostTable()
         self._rungs = most_telling_first(config)
         self._lengths = _lengths(recognizer)
+        self._counted = recognizer.window_frames
         shapes = [(rows, self._counted(length)) for rows in self._rungs for length in self._lengths]
         self._shapes: Sequence[Shape] = shapes
         self._turns: Iterator[Shape] = cycle(shapes)
@@ -136,9 +137,6 @@ class BatchCosts:
                 num_rows, self._counted(length), rehearsal.best_time_s(num_rows, length)
             )
         return True
-
-    def _counted(self, num_frames: int) -> int:
-        return self._config.fixed_window_frames or num_frames
 
 
 class _Rehearsal:

@@ -302,7 +302,7 @@ class OfflineEngine:
         self._scheduler.add_request(
             Request(
                 row_id,
-                prepared.num_frames,
+                self._counted(prepared),
                 priority=job.utterance.priority,
                 tenant=job.utterance.tenant,
                 language=job.utterance.options.language,
@@ -312,6 +312,12 @@ class OfflineEngine:
                 payload=row,
             )
         )
+
+    def _counted(self, prepared: Prepared) -> int:
+        """Return what the scheduler counts: what a row costs, and its length where all rows cost the same."""
+        if self._recognizer.fixed_window_frames:
+            return prepared.num_frames
+        return self._recognizer.window_frames(prepared.num_frames)
 
     def _go_on(self, job: Job) -> None:
         """Answer a job that is complete; else see that enough of it is in flight."""
@@ -377,7 +383,7 @@ class OfflineEngine:
 
     def _learn(self, rows: Sequence[Row], outcomes: Sequence[Outcome], step_s: float) -> None:
         """Teach the scheduler what a batch took, unless it failed and ran more than once, and what it gave."""
-        frames = [row.prepared.num_frames for row in rows if row.prepared is not None]
+        frames = [self._counted(row.prepared) for row in rows if row.prepared is not None]
         is_whole = len(frames) == len(rows)  # who was answered meanwhile has let go of its features
         if not is_whole or any(isinstance(outcome, ServerError) for outcome in outcomes):
             return

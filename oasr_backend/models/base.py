@@ -96,6 +96,9 @@ class Recognizer(Protocol):
     prepares_at_once: bool
     """Whether `prepare` takes next to nothing, unless speech is to be counted: no thread is needed for it."""
 
+    def window_frames(self, num_frames: int) -> int:
+        """Return the frames that a row costs whose audio has `num_frames`: the window that it is encoded in, if any."""
+
     def check_options(self, options: TranscribeOptions) -> None:
         """Raise ClientError if the model cannot do what is asked."""
 

@@ -37,6 +37,10 @@ class CtcRecognizer:
         self._num_mels = self._model.bundle.features.num_mels
         self.max_piece_frames = round(config.max_piece_s * FRAMES_PER_SECOND)
 
+    def window_frames(self, num_frames: int) -> int:
+        """Return `num_frames`: there is no window."""
+        return num_frames
+
     def check_options(self, options: TranscribeOptions) -> None:
         self._model.check_options(options)
 

@@ -158,9 +158,9 @@ class CostTable:
         """Fit seconds = offset + scale · base by least squares, drawn to the base in proportion.
 
         The base enters as two points on the line through the origin and the steps' mean, at 0 and at twice the mean.
-        So batches that all look alike scale the base, and different ones soon outweigh it. The line is kept from
-        saying that a batch of nothing takes less than no time: large batches that are slower than measured would else
-        make small ones free.
+        So batches that all look alike scale the base, and different ones soon outweigh it. What a batch of nothing
+        takes is kept from 0 up, or large batches that are slower than thought would make small ones free; and where it
+        was measured, below twice that, or rows that now and then take twice as long would look like a fixed cost.
         """
         steps, sum_x, sum_y, sum_xx, sum_xy = self._sums
         mean_x, mean_y = sum_x / steps, sum_y / steps
@@ -173,11 +173,14 @@ class CostTable:
         scale = max(scale, MIN_SCALE)  # noise: a longer batch is never quicker
         offset_s = (y - scale * x) / total
         of_nothing_s = self._base_of_nothing_s()
-        if offset_s < -scale * of_nothing_s:
-            # Least squares through the point at which the base is that of a batch of nothing, and the time is none.
-            above = xx - 2 * of_nothing_s * x + of_nothing_s**2 * total
-            scale = max((xy - of_nothing_s * y) / above, MIN_SCALE)
-            offset_s = -scale * of_nothing_s
+        shift_s = max(offset_s / scale, -of_nothing_s)
+        if self._grid:
+            shift_s = min(shift_s, of_nothing_s)
+        if shift_s != offset_s / scale:
+            # Least squares of seconds = scale · (base + shift), where the shift is given.
+            shifted = xx + 2 * shift_s * x + shift_s**2 * total
+            scale = max((xy + shift_s * y) / shifted, MIN_SCALE)
+            offset_s = scale * shift_s
         self._scale, self._offset_s = scale, offset_s
 
     def _base_of_nothing_s(self) -> float:

@@ -344,6 +344,18 @@ class TestCostTable:
         assert times_s[2] > 1.5 * times_s[1] > 1e-4
         assert table.batch_time_s(8, 2000) > 30 * times_s[2]
 
+    def test_rows_that_now_and_then_take_longer_do_not_look_like_a_fixed_cost(self):
+        table = CostTable()
+        for rows in (1, 4):
+            for longest in (1000, 3000):
+                table.measure(rows, longest, 0.0001 * rows * longest)
+        for step in range(300):
+            rows, again = 1 + 3 * (step % 2), step % 3 == 0
+            # In the short window every third row is tried again.
+            table.observe(rows, 1000, rows * (0.1 + 0.3 * again))
+            table.observe(1, 3000, 0.3)
+        assert 3.9 < table.batch_time_s(4, 1000) / table.batch_time_s(1, 1000) < 4.1
+
     def test_batches_that_all_look_alike_scale_the_whole_table(self):
         table = CostTable()
         for _ in range(100):
