@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Measure what docs/performance.md shows, and write that page anew. Hours on two cores that have nothing else to do;
 # started again, it goes on with what is missing. Its steps and what each prints lie in .cache/benchmark.
-#   ./scripts/benchmark.sh [--quick]     # --quick: minutes, to see that it runs; the page goes to .cache/benchmark
+#   ./scripts/benchmark.sh [--quick] [STEP...]   # STEPs: these only, and no page; --quick: minutes, to see that it runs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 
-quick=false repeats=5 requests=1000 backlog=400 seconds=30 page=docs/performance.md
-output=.cache/benchmark
+quick=false output=.cache/benchmark page=docs/performance.md
 if [ "${1:-}" = --quick ]; then
-    quick=true repeats=1 requests=20 backlog=10 seconds=3 output=.cache/benchmark-quick
-    page=$output/performance.md
+    shift
+    quick=true output=.cache/benchmark-quick page=.cache/benchmark-quick/performance.md
 fi
+wanted=("$@")
 mkdir -p "$output"
 prepare_environment test
 .venv/bin/pip install --quiet --no-deps --require-hashes -r requirements/bench.txt
@@ -22,16 +22,19 @@ step() {
     local name=$1
     shift
     [ -e "$output/$name.txt" ] && return
+    [ ${#wanted[@]} -gt 0 ] && [[ ! " ${wanted[*]} " =~ " $name " ]] && return
     echo "== $name" >&2
     { printf '$'; printf ' %s' "${@/$PWD\//}"; echo; "$@"; } | tee "$output/$name.partial"
     mv "$output/$name.partial" "$output/$name.txt"
 }
 
+# load NAME REPEATS BACKLOG REQUESTS OPTIONS...: a load test; a quick one is small.
 load() {
-    local name=$1
-    shift
+    local name=$1 repeats=$2 backlog=$3 requests=$4
+    shift 4
+    if $quick; then repeats=1 backlog=8 requests=8; fi
     step "$name" $python scripts/load_test.py --output "$output/$name" --resume --plots \
-        --repeats $repeats --requests $requests --backlog $backlog "$@"
+        --repeats "$repeats" --backlog "$backlog" --requests "$requests" "$@"
 }
 
 step sherpa $python scripts/export_wenet.py --checkpoint-dir tests/data/demo_checkpoint \
@@ -39,18 +42,40 @@ step sherpa $python scripts/export_wenet.py --checkpoint-dir tests/data/demo_che
 sherpa=$output/bundle/sherpa-onnx
 
 step batches-conformer $python scripts/bench_batches.py ctc
-step batches-whisper $python scripts/bench_batches.py whisper --options short_window=true
+step batches-conformer-threads $python scripts/bench_batches.py ctc --options intra_threads=0
+step batches-whisper $python scripts/bench_batches.py whisper
+step batches-whisper-threads $python scripts/bench_batches.py whisper --options intra_threads=0
+step batches-whisper-whole $python scripts/bench_batches.py whisper --options short_window=false
 step batches-chunks $python scripts/bench_chunks.py oasr_backend/demo_model --batch-sizes 1 2 4 8 12 16 24 32
+step scheduler $python scripts/bench_scheduler.py
+step wer $python scripts/bench_wer.py
 
-if $quick; then
-    load conformer-sweep --model conformer --sweep-stock --stock-ladders 1-2-4 --stock-delays 0 --stock-instances 1
-else
-    load conformer-sweep --model conformer --sweep-stock
+load conformer-sweep 3 200 1 --model conformer --sweep-stock --stock-ladders 1 1-2-4 4-8-16 --stock-delays 0 5000
+best=stock:1:0:2
+if [ -e "$output/conformer-sweep/conformer.jsonl" ]; then
+    best=$($python -m oasr_backend.benchmark.best "$output/conformer-sweep/conformer.jsonl")
 fi
-best=$($python -m oasr_backend.benchmark.best "$output/conformer-sweep/conformer.jsonl")
-load conformer --model conformer --reference "$best" --sherpa "$sherpa" \
-    --systems "$best" stock:4-8-16:0:1 ours in-process sherpa-onnx:1
-load whisper --model whisper --systems stock:1:0:1 ours in-process faster-whisper faster-whisper:8
-load streams --streams 50 100 150 200 250 --seconds $seconds --sherpa "$sherpa" --systems ours sherpa-onnx
+load conformer-throughput 5 400 1 --model conformer --loads --sherpa "$sherpa" \
+    --systems "$best" stock:4-8-16:0:1 ours in-process sherpa-onnx:1 sherpa-onnx:2
+load conformer 5 400 600 --model conformer --systems "$best" ours in-process
+costs=$output/conformer-costs.json
+load costs 1 400 1 --model conformer --loads --systems ours --engine "cost_table_path=$PWD/$costs"
+simulate=($python scripts/simulate.py --service "$costs" --lengths librispeech --preferred-batch-size 1 2 4 --cap 4
+    --policies fcfs cost --option parallel_batches=2)
+step predicted-throughput "${simulate[@]}" --workload burst --requests 400
+step predicted "${simulate[@]}" --of-best --rates 0.8 0.95 1.05 --requests 600
 
+load whisper-throughput 5 60 1 --model whisper --loads \
+    --systems stock:1:0:2 stock:4-8-16:0:1 ours in-process faster-whisper:0:1 faster-whisper:0:2 faster-whisper:8:2
+load whisper 5 60 150 --model whisper --loads 0.8 0.95 --systems stock:1:0:2 ours
+policies=(ours:fcfs ours:sjf ours:hrrn ours:window ours:cost ours:adaptive)
+for lengths in librispeech uniform; do
+    load "policies-$lengths" 2 100 150 --model whisper --lengths "$lengths" --loads 0.4 0.8 1.0 1.3 \
+        --systems "${policies[@]}" --engine max_wait_time=inf
+done
+
+if $quick; then streams=(2 4) seconds=3; else streams=(50 100 150 200 250) seconds=30; fi
+load streams 5 1 1 --streams "${streams[@]}" --seconds "$seconds" --sherpa "$sherpa" --systems ours sherpa-onnx
+
+[ ${#wanted[@]} -gt 0 ] && exit
 $python -m oasr_backend.benchmark.page scripts/load_test/performance.md "$output" "$page"

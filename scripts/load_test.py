@@ -33,11 +33,18 @@ from tqdm import tqdm
 from oasr_backend.allocator import keep_freed_memory
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
 from oasr_backend.benchmark import line_up, plots, report, speech, streams
-from oasr_backend.benchmark.arrivals import KINDS
+from oasr_backend.benchmark.arrivals import KINDS, Due, read_trace
 from oasr_backend.benchmark.figures import Figures
 from oasr_backend.benchmark.line_up import LineUp
 from oasr_backend.benchmark.results import Cell, Results, write_csv
-from oasr_backend.benchmark.sweep import Bench, Sweep, durations_s, is_measured
+from oasr_backend.benchmark.sweep import (
+    TRACE,
+    TRACE_LOAD,
+    Bench,
+    Sweep,
+    durations_s,
+    is_measured,
+)
 from oasr_backend.errors import ConfigError
 from oasr_backend.simulation.workload import LENGTHS
 from oasr_backend.triton.server import LaunchError
@@ -81,7 +88,14 @@ async def run(options: argparse.Namespace) -> None:
     if options.streams:
         await run_streams(options, systems, clips)
         return
-    pool = speech.pool(clips, clipped(options.lengths, limit_s), options.utterances, options.seed)
+    trace: Sequence[Due] = ()
+    if options.trace:
+        trace, traced = read_trace(options.trace)
+        pool = speech.read_clips(traced)
+        options.lengths, options.kind, options.loads = options.trace.name, TRACE, [TRACE_LOAD]
+    else:
+        length = clipped(options.lengths, limit_s)
+        pool = speech.pool(clips, length, options.utterances, options.seed)
     print(f"{len(pool)} utterances of {mean(durations_s(pool)):.1f} s in the mean", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
     results = Results(options.output / f"{options.model}.jsonl", Figures)
@@ -94,14 +108,16 @@ async def run(options: argparse.Namespace) -> None:
         options.backlog,
         options.repeats,
         options.kind,
+        trace,
     )
     groups = [[name] for name in names] if options.sweep_stock else [names]
     for group in groups:
         alone_s = await measure(systems, group, pool, results, sweep)
         if alone_s:
             report_alone(options, durations_s(pool), alone_s)
-    for line in report.throughput_table(results, names, options.lengths, sweep.reference):
-        print(line)
+    if not trace:
+        for line in report.throughput_table(results, names, options.lengths, sweep.reference):
+            print(line)
     if sweep.loads:
         print()
         for line in report.latency_table(
@@ -228,6 +244,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--reference", help="the system whose throughput the loads count in (default: the first)")
     add("--lengths", choices=LENGTHS, default="librispeech")
     add("--kind", choices=KINDS, default="poisson")
+    add("--trace", type=Path, help="send what a CSV file says, in place of --lengths: time_s,file")
     add("--loads", type=float, nargs="*", default=[0.8, 0.95, 1.05])
     add("--requests", type=int, default=1000, help="of a run")
     add("--backlog", type=int, default=400, help="requests of the runs that measure throughput")

@@ -63,7 +63,7 @@ def print_tables(groups: Iterable[list[Row]], flags: argparse.Namespace) -> None
         everything += rows
         first = rows[0]
         print(
-            f"\n{first.title}; fcfs works off {first.saturation:.1f} requests/s at cap {first.cap}"
+            f"\n{first.title}; fcfs works off {first.saturation:.1f} requests/s at cap {first.saturation_cap}"
         )
         print("\n".join(table(rows)), flush=True)
         if flags.plots:

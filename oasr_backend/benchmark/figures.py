@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import median
@@ -19,6 +20,7 @@ class Figures:
     """One run's figures, or the medians of several.
 
     p25_s ... max_s: from the intended time to the answer. lag_p99_s: how late the generator was.
+    wait_s: the mean time in queues, as the system itself counts it; nan where it does not.
     throughput: answers a second, from the first intended time to the last answer.
     errors: requests without a text. differing: texts that are not those without load.
     """
@@ -29,6 +31,7 @@ class Figures:
     p90_s: float
     p99_s: float
     max_s: float
+    wait_s: float
     throughput: float
     lag_p99_s: float
     errors: float
@@ -38,7 +41,9 @@ class Figures:
 NAMES = tuple(field.name for field in fields(Figures))
 
 
-def figures_of(answers: Sequence[Answer], expected: Sequence[str]) -> Figures:
+def figures_of(
+    answers: Sequence[Answer], expected: Sequence[str], wait_s: float = math.nan
+) -> Figures:
     """Return a run's figures. expected: the text of each utterance without load, by its number."""
     good = [answer for answer in answers if answer.error is None]
     latencies = np.array([answer.latency_s for answer in good] or [np.nan])
@@ -51,6 +56,7 @@ def figures_of(answers: Sequence[Answer], expected: Sequence[str]) -> Figures:
         p90_s=p90,
         p99_s=p99,
         max_s=float(latencies.max()),
+        wait_s=wait_s,
         throughput=len(good) / span_s,
         lag_p99_s=float(np.percentile([answer.lag_s for answer in answers], 99)),
         errors=len(answers) - len(good),

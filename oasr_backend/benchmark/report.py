@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from statistics import median
@@ -12,7 +13,7 @@ from oasr_backend.benchmark.streams import StreamFigures
 
 STREAM_NAMES = tuple(field.name for field in fields(StreamFigures))
 STREAM_LATENCIES = ("p50_s", "p90_s", "p99_s", "max_s", "first_p50_s", "final_p50_s", "final_p99_s")
-LATENCIES = ("p25_s", "p50_s", "p90_s", "p99_s", "max_s")
+LATENCIES = ("p25_s", "p50_s", "p90_s", "p99_s", "max_s", "wait_s")
 
 
 def latency_table(
@@ -25,7 +26,7 @@ def latency_table(
 ) -> Iterator[str]:
     """Yield the lines of a table: latencies in milliseconds, and in times those of `peer`."""
     yield (
-        f"{'load':>5} {'system':<22}{'p25':>9}{'p50':>9}{'p90':>9}{'p99':>9}{'max':>9}{'req/s':>8}"
+        f"{'load':>5} {'system':<22}{'p25':>9}{'p50':>9}{'p90':>9}{'p99':>9}{'max':>9}{'wait':>9}{'req/s':>8}"
         f"{'late p99':>10}{'errors':>8}{'differ':>8}   p50, p90, p99 / {peer}   p99 from-to"
     )
     for load in loads:
@@ -38,8 +39,11 @@ def latency_table(
 def throughput_table(
     results: Results[Figures], systems: Sequence[str], lengths: str, peer: str
 ) -> Iterator[str]:
-    """Yield the lines of a table: what each system works off of a backlog."""
-    yield f"{'system':<22}{'req/s':>8}{'from':>8}{'to':>8}{'/ ' + peer:>14}{'errors':>8}{'differ':>8}"
+    """Yield the lines of a table: what each system works off of a backlog, and its latencies then in milliseconds."""
+    yield (
+        f"{'system':<22}{'req/s':>8}{'from':>8}{'to':>8}{'/ ' + peer:>14}{'p50':>8}{'p90':>8}{'p99':>8}"
+        f"{'errors':>8}{'differ':>8}"
+    )
     of_peer = results.of(peer, lengths, "burst", 0.0)
     for system in systems:
         runs = results.of(system, lengths, "burst", 0.0)
@@ -49,13 +53,14 @@ def throughput_table(
         ratio = f"{figures.throughput / median_of(of_peer).throughput:.2f}" if of_peer else "-"
         yield (
             f"{system:<22}{figures.throughput:>8.1f}{least:>8.1f}{most:>8.1f}{ratio:>14}"
+            f"{figures.p50_s * 1e3:>8.0f}{figures.p90_s * 1e3:>8.0f}{figures.p99_s * 1e3:>8.0f}"
             f"{figures.errors:>8.0f}{figures.differing:>8.0f}"
         )
 
 
 def _line(load: float, system: str, runs: Sequence[Figures], of_peer: Sequence[Figures]) -> str:
     figures = median_of(runs)
-    latencies = "".join(f"{getattr(figures, name) * 1e3:>9.0f}" for name in LATENCIES)
+    latencies = "".join(_milliseconds(getattr(figures, name)) for name in LATENCIES)
     ratios = ""
     if of_peer:
         peer = median_of(of_peer)
@@ -68,6 +73,10 @@ def _line(load: float, system: str, runs: Sequence[Figures], of_peer: Sequence[F
         f"{load:>5.2f} {system:<22}{latencies}{figures.throughput:>8.1f}{figures.lag_p99_s * 1e3:>10.1f}"
         f"{figures.errors:>8.0f}{figures.differing:>8.0f}   {ratios:<26} {least * 1e3:.0f}-{most * 1e3:.0f}"
     )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{'-':>9}" if math.isnan(seconds) else f"{seconds * 1e3:>9.0f}"
 
 
 def stream_table(

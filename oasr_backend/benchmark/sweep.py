@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
-from oasr_backend.benchmark.arrivals import draw
+from oasr_backend.benchmark.arrivals import Due, draw
 from oasr_backend.benchmark.figures import Figures, figures_of
 from oasr_backend.benchmark.results import Cell, Results
 from oasr_backend.benchmark.ruler import Ask, drive, one_by_one
-from oasr_backend.benchmark.systems import System
+from oasr_backend.benchmark.systems import System, Waits
 
 BACKLOG = 0.0
 """The load of a run in which everything is sent at once."""
+
+TRACE = "trace"
+TRACE_LOAD = 1.0
+"""A trace has one load, its own."""
 
 Progress = Callable[[str, int], Callable[[], None]]
 """Is told of a run and how many answers it will have; returns what is called at each."""
@@ -26,6 +31,7 @@ class Sweep:
 
     loads: in times the requests a second that the system called `reference` works off.
     num_requests: of a run at a load; a backlog holds `num_backlog`.
+    trace: arrivals to be sent as they are, in place of backlogs and loads.
     """
 
     lengths: str
@@ -35,6 +41,13 @@ class Sweep:
     num_backlog: int
     repeats: int
     kind: str = "poisson"
+    trace: Sequence[Due] = ()
+
+    def cases(self) -> list[tuple[str, float]]:
+        """Return the kinds of arrivals and the loads of every repeat."""
+        if self.trace:
+            return [(TRACE, TRACE_LOAD)]
+        return [("burst", BACKLOG), *((self.kind, load) for load in self.loads)]
 
 
 class Bench:
@@ -66,6 +79,13 @@ class Bench:
 
     async def run(self, sweep: Sweep) -> None:
         """Run what of a sweep has not been run."""
+        if sweep.trace:
+            for repeat in range(sweep.repeats):
+                for system in self._turns(repeat):
+                    await self._run(
+                        sweep, Cell(system.name, sweep.lengths, TRACE, TRACE_LOAD, 0.0, repeat)
+                    )
+            return
         for repeat in range(sweep.repeats):
             for system in self._turns(repeat):
                 await self._run(
@@ -88,12 +108,16 @@ class Bench:
         if done is not None:
             return done
         num_requests = sweep.num_requests if cell.load else sweep.num_backlog
-        arrivals = draw(cell.kind, num_requests, cell.rate, len(self._pool), cell.repeat)
+        arrivals = sweep.trace or draw(
+            cell.kind, num_requests, cell.rate, len(self._pool), cell.repeat
+        )
         system = next(system for system in self._systems if system.name == cell.system)
         title = f"{cell.system}, {cell.load:.2f} x, repeat {cell.repeat + 1}"
-        on_done = self._progress(title, num_requests)
+        on_done = self._progress(title, len(arrivals))
+        before = await system.waits()
         answers = await drive(arrivals, self._ask(system), on_done)
-        figures = figures_of(answers, self._expected[system.name])
+        wait_s = _mean_wait_s(before, await system.waits())
+        figures = figures_of(answers, self._expected[system.name], wait_s)
         self._results.add(cell, figures)
         return figures
 
@@ -108,13 +132,18 @@ class Bench:
 
 def is_measured(sweep: Sweep, systems: Sequence[str], results: Results[Figures]) -> bool:
     """Tell whether every run of a sweep is there."""
-    cases = [("burst", BACKLOG), *((sweep.kind, load) for load in sweep.loads)]
     return all(
         results.find(Cell(system, sweep.lengths, kind, load, 0.0, repeat)) is not None
         for system in systems
-        for kind, load in cases
+        for kind, load in sweep.cases()
         for repeat in range(sweep.repeats)
     )
+
+
+def _mean_wait_s(before: Waits | None, after: Waits | None) -> float:
+    if before is None or after is None or after.requests == before.requests:
+        return math.nan
+    return (after.seconds - before.seconds) / (after.requests - before.requests)
 
 
 def durations_s(pool: Sequence[Samples]) -> list[float]:

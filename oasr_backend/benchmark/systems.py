@@ -7,8 +7,10 @@ the ones in process share them with the generator, as the servers do.
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,11 +23,23 @@ from oasr_backend.audio import Samples
 from oasr_backend.benchmark.ruler import RefusedError
 from oasr_backend.config import EngineConfig
 from oasr_backend.engine.job import Result, Utterance
+from oasr_backend.engine.metrics import MemoryMetrics
 from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.models import Family
 from oasr_backend.triton.server import ServerOptions, TritonServer
 
+METRICS_LAG_S = 0.3
+"""Servers publish what they measure a tenth of a second later."""
+
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds that requests have waited in queues, and how many there were."""
+
+    seconds: float = 0.0
+    requests: float = 0.0
 
 
 class System(Protocol):
@@ -38,6 +52,9 @@ class System(Protocol):
 
     async def transcribe(self, samples: Samples) -> str:
         """Return the text of (samples,) float32 in ±1 at 16 kHz; raises RefusedError where there is none."""
+
+    async def waits(self) -> Waits | None:
+        """Return how long requests have waited since the start, None for a system that does not count it."""
 
     async def stop(self) -> None:
         """Give everything back."""
@@ -57,6 +74,14 @@ class Server:
         self._server.start()
         await asyncio.to_thread(self._server.wait_ready)
         return self._server.grpc_url
+
+    async def waits(self) -> Waits:
+        """Return what its requests have waited: in Triton's queue, and in the engine's where there is one."""
+        await asyncio.sleep(METRICS_LAG_S)
+        page = await asyncio.to_thread(_read, self._server.metrics_url)
+        triton_s = _total(page, "nv_inference_queue_duration_us") / 1e6
+        engine_s = _total(page, "oasr_queue_wait_seconds_sum")
+        return Waits(triton_s + engine_s, _total(page, "nv_inference_request_success"))
 
     async def stop(self) -> None:
         """Stop it, what it has accepted answered."""
@@ -103,6 +128,9 @@ class Triton:
             self._messages[id(samples)] = (samples, request.SerializeToString())
         return self._messages[id(samples)][1]
 
+    async def waits(self) -> Waits:
+        return await self._server.waits()
+
     async def stop(self) -> None:
         await self._channel.close()
         await self._server.stop()
@@ -114,11 +142,12 @@ class InProcess:
     def __init__(self, name: str, family: Family, options: Any, config: EngineConfig) -> None:
         self.name = name
         self._family, self._options, self._config = family, options, config
+        self._metrics = MemoryMetrics()
         self._numbers = count()
 
     async def start(self) -> None:
         recognizer = await asyncio.to_thread(self._family.load, self._options)
-        self._engine = OfflineEngine(self._config, recognizer)
+        self._engine = OfflineEngine(self._config, recognizer, self._metrics)
         await asyncio.to_thread(self._engine.warm_up)
         self._engine.start()
 
@@ -134,6 +163,10 @@ class InProcess:
         if result.error is not None or result.transcript is None:
             raise RefusedError(str(result.error))
         return result.transcript.text
+
+    async def waits(self) -> Waits:
+        waits_s = self._metrics.observations["oasr_queue_wait_seconds"]
+        return Waits(sum(waits_s), len(waits_s))
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._engine.close)
@@ -156,8 +189,24 @@ class Workers:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._transcribe, samples)
 
+    async def waits(self) -> None:
+        return None
+
     async def stop(self) -> None:
         await asyncio.to_thread(self._threads.shutdown)
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def _total(page: str, name: str) -> float:
+    """Return a metric's sum over its labels, 0 where it is not there."""
+    return sum(
+        float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"{name}{{")
+    )
 
 
 def sherpa_onnx(bundle: Path, num_threads: int) -> Callable[[Samples], str]:

@@ -79,6 +79,12 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         type=above_0(float),
         help="times what fcfs works off; 0.8 1.0 1.2 by default",
     )
+    add(
+        "--of-best",
+        action="store_const",
+        const=True,
+        help="rates count in what fcfs works off at its best batch size, not at --cap",
+    )
     add("--policies", nargs="+", help="each by default")
     add("--cap", type=above_0(int), help="max_batch_size; 16 by default")
     add(
@@ -159,10 +165,10 @@ def check_together(flags: argparse.Namespace) -> None:
     if flags.experiment:
         _refuse(given, "--experiment", set(given) - {"experiment", *SIZES})
     if flags.trace:
-        unused = {"workload", "lengths", "rates", "requests", "seeds", "tenants"}
+        unused = {"workload", "lengths", "rates", "of_best", "requests", "seeds", "tenants"}
         _refuse(given, "--trace", unused, "which brings its own")
     if workload not in WITH_RATES:
-        _refuse(given, f"--workload {workload}", {"rates"}, "whose loads are fixed")
+        _refuse(given, f"--workload {workload}", {"rates", "of_best"}, "whose loads are fixed")
     if workload not in WITH_LENGTHS:
         _refuse(given, f"--workload {workload}", {"lengths"}, "which brings its own")
     if flags.plots and (flags.trace or workload not in WITH_RATES):
@@ -260,6 +266,7 @@ def plan_of(flags: argparse.Namespace) -> Plan:
         options=options,
         tenants=flags.tenants or (),
         trace=trace,
+        of_best=bool(flags.of_best),
     )
 
 

@@ -35,7 +35,8 @@ class Plan:
     """What to compare.
 
     services: by the name under which they are printed.
-    rates: in times what fcfs works off at `cap`; only a steady load and the drift of lengths have one.
+    rates: in times what fcfs works off at `cap`, or at its best batch size where `of_best` is set; only a steady load
+        and the drift of lengths have one.
     options: the scheduler's, but for policy and cap.
     tenants: names and shares of the arrivals.
     trace: arrivals in place of the workload's.
@@ -50,17 +51,19 @@ class Plan:
     options: EngineConfig = NO_WAIT_BOUND
     tenants: tuple[tuple[str, float], ...] = ()
     trace: tuple[Arrival, ...] = ()
+    of_best: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One policy under one workload: `seeds` holds the figures of each seed, `saturation` what fcfs works off at
-    the plan's cap, in requests a second. `lengths` and `rate` are None where the workload has its own."""
+    `saturation_cap`, in requests a second. `lengths` and `rate` are None where the workload has its own."""
 
     workload: str
     lengths: str | None
     service: str
     saturation: float
+    saturation_cap: int
     rate: float | None
     policy: str
     cap: int
@@ -101,8 +104,9 @@ def _compare(
     reference = (
         fifo if plan.workload != "drift-lengths" else replace(fifo, workload=_librispeech(lab))
     )
-    saturation = lab.saturations(reference, [plan.cap])[plan.cap]
     best_cap, _ = lab.best_cap(fifo, plan.options.preferred_batch_size or FIFO_CAPS)
+    saturation_cap = best_cap if plan.of_best else plan.cap
+    saturation = lab.saturations(reference, [saturation_cap])[saturation_cap]
     rates = plan.rates if plan.workload in WITH_RATES else [None]
     cases: dict[tuple[float | None, str], Case] = {}
     for rate in rates:
@@ -116,6 +120,7 @@ def _compare(
             lengths,
             service_name,
             saturation,
+            saturation_cap,
             rate,
             policy,
             cases[rate, policy].max_rows,

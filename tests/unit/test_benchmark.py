@@ -84,7 +84,7 @@ def test_latencies_count_from_the_intended_time():
 
 
 def figures(value, errors=0):
-    return Figures(10, value, value, value, value, value, value, 0.0, errors, errors)
+    return Figures(10, value, value, value, value, value, value, value, 0.0, errors, errors)
 
 
 def test_repeats_give_their_median_their_spread_and_all_of_their_errors():
