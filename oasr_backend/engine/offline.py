@@ -1,7 +1,7 @@
-"""The engine for whole utterances: one thread that owns the scheduler and runs one batch a step.
+"""The engine for whole utterances: as many threads as batches run at a time, of which one at a time owns the scheduler.
 
-Utterances come in from any thread; a second thread resamples them, cuts long ones and computes features,
-so that the next batch is prepared while one runs. It knows nothing of Triton.
+Utterances come in from any thread; where that takes time, another one prepares them while batches run. It knows nothing
+of Triton.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
@@ -65,7 +66,7 @@ class OfflineEngine:
         metrics: Metrics | None = None,
         clock: Clock = time.monotonic,
         preparer: Executor | None = None,
-        workers: Executor | None = None,
+        rehearsers: Executor | None = None,
     ) -> None:
         self._config = config
         self._recognizer = recognizer
@@ -79,36 +80,43 @@ class OfflineEngine:
         self._jobs: dict[str, Job] = {}
         self._accepting = threading.Lock()
         self._deadlines = Deadlines()
-        self._num_workers = config.parallel_batches or recognizer.parallel_batches
-        self._num_running = 0
-        # The engine's thread is the only worker where one batch runs at a time.
-        self._workers = None
-        if self._num_workers > 1:
-            self._workers = workers or ThreadPoolExecutor(self._num_workers, "oasr-batch")
-        # A long utterance keeps two batches of rows in flight for each worker: one that runs and one that waits.
+        self._num_threads = config.parallel_batches or recognizer.parallel_batches
+        self._rehearsers = rehearsers
+        # Dispatched, and not yet taken by a thread.
+        self._batches: deque[list[Row]] = deque()
+        # A long utterance keeps two batches of rows in flight for each thread: one that runs and one that waits.
         most_rows = max(config.preferred_batch_size or (config.max_batch_size,))
-        self._max_rows_in_flight = 2 * most_rows * self._num_workers
+        self._max_rows_in_flight = 2 * most_rows * self._num_threads
         self._backlog = Backlog(config.max_waiting, config.max_waiting_mb)
         self._metrics.watch("oasr_backlog_requests", lambda: self.num_unanswered)
-        self._thread = threading.Thread(target=self._run, name="oasr-engine", daemon=True)
+        # Who holds it owns the scheduler and the jobs.
+        self._desk = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"oasr-engine-{number}", daemon=True)
+            for number in range(self._num_threads)
+        ]
 
     def warm_up(self) -> None:
         """Run every batch size and measure it, before `start`; ConfigError for a `cost_table_path` without access."""
         self._costs.warm_up()
+        if self._rehearsers is not None:
+            self._rehearsers.shutdown()
 
     def _rehearse(self, num_rows: int, num_frames: int) -> None:
-        """Run batches of noise side by side, one on each worker: they take longer than one alone."""
-        if self._workers is None:
-            self._recognizer.rehearse(num_rows, num_frames)
-            return
-        batches = range(self._num_workers)
-        list(self._workers.map(lambda _: self._recognizer.rehearse(num_rows, num_frames), batches))
+        """Run batches of noise side by side, one on each thread: they take longer than one alone."""
+        if self._rehearsers is None:
+            self._rehearsers = ThreadPoolExecutor(self._num_threads, "oasr-rehearse")
+        batches = range(self._num_threads)
+        list(
+            self._rehearsers.map(lambda _: self._recognizer.rehearse(num_rows, num_frames), batches)
+        )
 
     # Called from any thread.
 
     def start(self) -> None:
-        """Start the engine's thread."""
-        self._thread.start()
+        """Start the engine's threads."""
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Accept nothing more, answer what was accepted, and stop."""
@@ -116,11 +124,10 @@ class OfflineEngine:
             UnavailableError("the engine is shutting down: send the request to another server")
         )
         self._inbox.leave(lambda: None)
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
         self._preparer.shutdown()
-        if self._workers is not None:
-            self._workers.shutdown()
         self._costs.save()
 
     def wait_for_room(self) -> None:
@@ -138,7 +145,7 @@ class OfflineEngine:
         self._recognizer.check_options(utterance.options)
 
     def add_request(self, utterance: Utterance, on_done: OnDone) -> None:
-        """Accept an utterance, copying its samples; `on_done` gets its one result, in the engine's thread.
+        """Accept an utterance, copying its samples; `on_done` gets its one result, in one of the engine's threads.
 
         Raises ClientError (see `check`), UnavailableError once closed, and ValueError for an id in use. It
         accepts beyond `max_waiting`: who must not calls `wait_for_room` or `check_room` first.
@@ -175,7 +182,7 @@ class OfflineEngine:
             asked_at=now,
         )
 
-    # Called from the preparing thread, or from the engine's.
+    # Called from the preparing thread, or at the desk.
 
     def _prepare_next(self, job: Job) -> None:
         """Prepare one more piece of a job and leave it to the engine, unless nobody waits for it any more."""
@@ -211,17 +218,66 @@ class OfflineEngine:
         reader = AudioReader(utterance.samples, utterance.sample_rate_hz)
         return Pieces(cut_to_pieces(reader, self._max_piece_samples, self._recognizer.cut))
 
-    # Called from the engine's thread.
+    # Called from the engine's threads, away from the desk.
+
+    def _run_batch(self, rows: Sequence[Row]) -> None:
+        """Run a batch and leave what became of each row for who is at the desk next; it never raises."""
+        started_at = self._clock()
+        try:
+            outcomes = self._transcribe(rows)
+        except BaseException as error:
+            log.exception("a batch of %d was ended", len(rows))
+            outcomes = [ServerError(f"the batch was ended by {error!r}")] * len(rows)
+        step_s = self._clock() - started_at
+        self._inbox.leave(lambda: self._settle(rows, outcomes, step_s))
+
+    def _transcribe(self, rows: Sequence[Row]) -> Sequence[Outcome]:
+        """Transcribe a batch; where it fails, each row alone, so that only the guilty one fails."""
+        try:
+            transcripts = self._recognizer.transcribe([r.prepared for r in rows if r.prepared])
+            assert len(transcripts) == len(rows), (
+                f"{len(transcripts)} transcripts of {len(rows)} rows"
+            )
+            return transcripts
+        except Exception as error:
+            ids = ", ".join(row.job.request_id for row in rows)
+            log.exception("a batch of %d failed (requests %s)", len(rows), ids)
+            if len(rows) == 1:
+                return [ServerError(f"request {ids}: transcribing failed: {error!r}")]
+        return [self._transcribe([row])[0] for row in rows]
 
     def _run(self) -> None:
-        try:
-            is_busy = False
-            while not self._backlog.is_done:
-                self.take_commands(0.0 if is_busy else self._seconds_to_wakeup())
-                is_busy = self.step()
-        except Exception as error:
-            log.exception("the engine has stopped on a fault of its own")
-            self._fail_everything(error)
+        """Be one of the engine's threads: take a batch at the desk, run it beside the others', and come back.
+
+        So no batch and no answer waits for another thread to wake. One thread at a time is at the desk; where nothing
+        is to run it waits there for commands, and the others wait for the desk.
+        """
+        while True:
+            with self._desk:
+                try:
+                    rows = self._next_batch()
+                except Exception as error:
+                    log.exception("the engine has stopped on a fault of its own")
+                    self._fail_everything(error)
+                    return
+            if rows is None:
+                return
+            self._run_batch(rows)
+
+    # Called at the desk.
+
+    def _next_batch(self) -> list[Row] | None:
+        """Return what runs next, once there is anything; None where nothing will be any more."""
+        is_busy = True
+        while True:
+            self.take_commands(0.0 if is_busy else self._seconds_to_wakeup())
+            is_busy = bool(self._batches) or self._choose()
+            if self._batches:
+                rows = self._batches.popleft()
+                self._note_start(rows)
+                return rows
+            if self._backlog.is_done:
+                return None
 
     def take_commands(self, timeout_s: float | None = 0.0) -> None:
         """Carry out what other threads have left."""
@@ -229,25 +285,27 @@ class OfflineEngine:
             command()
 
     def step(self) -> bool:
-        """Run what the scheduler dispatches, beside what runs; tell whether there may be more to dispatch at once."""
+        """Run what the scheduler dispatches; tell whether that was anything. For who drives the engine by hand."""
+        is_any = self._choose()
+        while self._batches:
+            rows = self._batches.popleft()
+            self._note_start(rows)
+            self._run_batch(rows)
+        return is_any
+
+    def _choose(self) -> bool:
+        """Have the scheduler dispatch a batch; tell whether it did."""
         self._expire()
-        if self._is_full():
-            return False
         batch = self._scheduler.schedule().offline_batch
         # A forced batch may lie between the rungs: it then runs as several that do not.
         for part in self._scheduler.split_offline_batch(batch):
             rows = [row for row in map(_row_of, part) if self._still_wanted(row)]
             if rows:
-                self._launch(rows)
+                self._batches.append(rows)
         return bool(batch)
 
-    def _is_full(self) -> bool:
-        """Tell whether every worker has a batch: what is dispatched now would only wait elsewhere."""
-        return self._num_running >= self._num_workers
-
     def _seconds_to_wakeup(self) -> float | None:
-        dispatch_at = None if self._is_full() else self._scheduler.next_wakeup()
-        times = [dispatch_at, self._deadlines.next(self._jobs)]
+        times = [self._scheduler.next_wakeup(), self._deadlines.next(self._jobs)]
         wakeup_at = min((t for t in times if t is not None), default=inf)
         return None if wakeup_at == inf else max(0.0, wakeup_at - self._clock())
 
@@ -346,35 +404,14 @@ class OfflineEngine:
             log.exception("request %s: whether it is cancelled is not known", job.request_id)
             return False
 
-    def _launch(self, rows: Sequence[Row]) -> None:
-        """Run a batch, or have a worker run it, who leaves the outcome to the engine's thread."""
+    def _note_start(self, rows: Sequence[Row]) -> None:
         started_at = self._clock()
         for row in rows:
             if row.job.first_run_at is None:
                 row.job.first_run_at = started_at
                 self._metrics.observe("oasr_queue_wait_seconds", started_at - row.job.accepted_at)
-        self._num_running += 1
-        if self._workers is None:
-            self._settle(rows, *self._run_batch(rows))
-        else:
-            self._workers.submit(self._run_beside, rows)
-
-    def _run_beside(self, rows: Sequence[Row]) -> None:
-        try:
-            outcomes, step_s = self._run_batch(rows)
-        except BaseException as error:
-            log.exception("a batch of %d was ended", len(rows))
-            outcomes, step_s = [ServerError(f"the batch was ended by {error!r}")] * len(rows), 0.0
-        self._inbox.leave(lambda: self._settle(rows, outcomes, step_s))
-
-    def _run_batch(self, rows: Sequence[Row]) -> tuple[Sequence[Outcome], float]:
-        """Return what became of each row, and the seconds that it took. In any thread; it never raises."""
-        started_at = self._clock()
-        outcomes = self._transcribe(rows)
-        return outcomes, self._clock() - started_at
 
     def _settle(self, rows: Sequence[Row], outcomes: Sequence[Outcome], step_s: float) -> None:
-        self._num_running -= 1
         self._metrics.observe("oasr_batch_size", len(rows))
         self._metrics.observe("oasr_step_seconds", step_s)
         self._learn(rows, outcomes, step_s)
@@ -393,21 +430,6 @@ class OfflineEngine:
             if isinstance(outcome, Transcript):
                 duration_s = num_frames / FRAMES_PER_SECOND
                 self._scheduler.learn_output(outcome.language, duration_s, len(outcome.tokens))
-
-    def _transcribe(self, rows: Sequence[Row]) -> Sequence[Outcome]:
-        """Transcribe a batch; where it fails, each row alone, so that only the guilty one fails."""
-        try:
-            transcripts = self._recognizer.transcribe([r.prepared for r in rows if r.prepared])
-            assert len(transcripts) == len(rows), (
-                f"{len(transcripts)} transcripts of {len(rows)} rows"
-            )
-            return transcripts
-        except Exception as error:
-            ids = ", ".join(row.job.request_id for row in rows)
-            log.exception("a batch of %d failed (requests %s)", len(rows), ids)
-            if len(rows) == 1:
-                return [ServerError(f"request {ids}: transcribing failed: {error!r}")]
-        return [self._transcribe([row])[0] for row in rows]
 
     def _finish_row(self, row: Row, outcome: Outcome, step_s: float, batch_size: int) -> None:
         job = row.job

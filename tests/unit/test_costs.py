@@ -41,7 +41,7 @@ def engine_of(recognizer, **options):
         }
     )
     return OfflineEngine(
-        config, recognizer, MemoryMetrics(), clock, InlineExecutor(), InlineExecutor()
+        config, recognizer, MemoryMetrics(), clock, InlineExecutor(), rehearsers=InlineExecutor()
     )
 
 

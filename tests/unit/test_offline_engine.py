@@ -486,7 +486,7 @@ def test_an_engine_that_breaks_answers_everybody_and_refuses_from_then_on():
 
     engine._scheduler.schedule = broken
     gate.opened.set()
-    engine._thread.join(30)
+    engine._threads[0].join(30)
     assert [r.error is None for r in results] == [True, False, False]
     assert str(results[1].error) == "request b: the engine stopped: RuntimeError('broken')"
     engine.wait_for_room()
@@ -537,17 +537,59 @@ def test_batches_run_side_by_side_where_workers_are_there():
     assert not [r.error for r in results if r.error]
 
 
-def test_no_more_batches_are_dispatched_than_workers_are_there():
-    gate = Gate()
-    engine = threaded_engine(gate, max_batch_size=1, parallel_batches=2)
+class Crowd(FakeRecognizer):
+    """Knows how many batches ran at the same time, at most; the first two wait for each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = threading.Barrier(2, timeout=30)
+        self.lock = threading.Lock()
+        self.num_seen = self.num_inside = self.most_inside = 0
+
+    def transcribe(self, batch):
+        with self.lock:
+            self.num_seen += 1
+            self.num_inside += 1
+            self.most_inside = max(self.most_inside, self.num_inside)
+            waits = self.num_seen <= 2
+        if waits:
+            self.both.wait()
+        transcripts = super().transcribe(batch)
+        with self.lock:
+            self.num_inside -= 1
+        return transcripts
+
+
+def test_no_more_batches_run_at_a_time_than_there_are_threads():
+    crowd = Crowd()
+    engine = threaded_engine(crowd, max_batch_size=1, parallel_batches=2)
     results = []
-    for name in "abcde":
-        engine.add_request(ones(name), results.append)
-    assert gate.entered.wait(30)
-    assert engine._num_running <= 2
-    gate.opened.set()
+    for number in range(100):
+        engine.add_request(ones(str(number)), results.append)
     engine.close()
-    assert sorted(r.request_id for r in results) == list("abcde")
+    assert crowd.most_inside == 2
+    assert len({r.request_id for r in results}) == len(results) == 100
+
+
+@pytest.mark.parametrize("broken", ["schedule", "next_wakeup"])
+def test_an_engine_of_many_threads_that_breaks_answers_everybody_and_stops(broken):
+    gate = Gate()
+    engine = threaded_engine(gate, max_batch_size=1, parallel_batches=3)
+    results = []
+    engine.add_request(ones("first"), results.append)
+    assert gate.entered.wait(30)
+
+    def fails():
+        raise RuntimeError("broken")
+
+    setattr(engine._scheduler, broken, fails)
+    engine.add_request(ones("second"), results.append)
+    gate.opened.set()
+    for thread in engine._threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    engine.close()
+    assert sorted(r.request_id for r in results) == ["first", "second"]
 
 
 def test_many_threads_are_answered_once_by_many_workers():
