@@ -27,7 +27,7 @@ class CtcRecognizer:
     """
 
     fixed_window_frames: int | None = None
-    prepares_at_once = False
+    prepares_at_once = True
 
     def __init__(self, config: CtcConfig, runtime: EncoderRuntime | None = None) -> None:
         """Load the bundle; raises ConfigError where it cannot."""
