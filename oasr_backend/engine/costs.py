@@ -33,6 +33,9 @@ the difference, and the fit of the steps that run repairs it."""
 MEASURED_FRAMES = (200, TYPICAL_FRAMES, 1500)
 """2, 6 and 15 s: between and beyond them the table goes on in straight lines."""
 
+SHOW_EVERY_S = 0.5
+"""A gauge takes as long to publish as all else that a step has to say."""
+
 MIN_MEASURED_S = 0.2
 MAX_REPEATS = 3
 """A short batch is measured again and its best time taken, since whatever disturbs a measurement lengthens it."""
@@ -63,6 +66,7 @@ class BatchCosts:
         shapes = [(rows, self._counted(length)) for rows in self._rungs for length in self._lengths]
         self._shapes: Sequence[Shape] = shapes
         self._turns: Iterator[Shape] = cycle(shapes)
+        self._show_at = clock()
 
     def warm_up(self) -> None:
         """Run batches of every size and measure them, as far as `measure_costs_s` allows, and write the file.
@@ -83,9 +87,11 @@ class BatchCosts:
                 ) from error
 
     def observe(self, num_rows: int, longest: int, step_s: float) -> None:
-        """Learn from a step that ran, and renew one of the gauges: each gets its turn, so a step pays for one."""
+        """Learn from a step that ran; now and then renew one of the gauges, each of which gets its turn."""
         self.table.observe(num_rows, longest, step_s)
-        self._show(next(self._turns))
+        if self._clock() >= self._show_at:
+            self._show_at = self._clock() + SHOW_EVERY_S
+            self._show(next(self._turns))
 
     def save(self) -> None:
         """Write what was learnt to the file; only log where that fails, since nobody waits for it any more."""

@@ -36,6 +36,9 @@ class CtcRecognizer:
         self._detector = SpeechDetector()
         self._num_mels = self._model.bundle.features.num_mels
         self.max_piece_frames = round(config.max_piece_s * FRAMES_PER_SECOND)
+        # Made here, since making it takes as long as a good part of a batch, and rehearsals are measured.
+        noise = np.random.default_rng(0).normal(size=self.max_piece_frames * HOP_SAMPLES)
+        self._noise = (0.01 * noise).astype(np.float32)
 
     def window_frames(self, num_frames: int) -> int:
         """Return `num_frames`: there is no window."""
@@ -73,8 +76,7 @@ class CtcRecognizer:
 
     def rehearse(self, num_rows: int, num_frames: int) -> None:
         """Run noise: what a CTC model takes does not depend on what is said."""
-        samples = np.random.default_rng(0).normal(size=num_frames * HOP_SAMPLES) * 0.01
-        piece = self.prepare(samples.astype(np.float32), TranscribeOptions())
+        piece = self.prepare(self._noise[: num_frames * HOP_SAMPLES], TranscribeOptions())
         if piece.has_speech:
             self.transcribe([piece] * num_rows)
 

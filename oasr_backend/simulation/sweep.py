@@ -120,7 +120,7 @@ def _compare(
             lengths,
             service_name,
             saturation,
-            saturation_cap,
+            replace(fifo, cap=saturation_cap).max_rows,
             rate,
             policy,
             cases[rate, policy].max_rows,

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from oasr_backend.config import EngineConfig
-from oasr_backend.engine.costs import read_cost_table, write_cost_table
+from oasr_backend.engine.costs import SHOW_EVERY_S, read_cost_table, write_cost_table
 from oasr_backend.engine.metrics import MemoryMetrics
 from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.errors import ConfigError
@@ -139,6 +139,8 @@ def test_every_measured_shape_is_a_metric_and_steps_renew_them_in_turn():
     changed = []
     for _ in range(4):
         engine._costs.observe(2, 3000, 7.5)
+        engine._costs.observe(2, 3000, 7.5)  # too soon to show
+        engine._clock.advance(SHOW_EVERY_S)
         changed.append(
             {
                 rows
