@@ -93,16 +93,19 @@ def test_details_hold_words_in_order_and_what_it_took(client, alone):
     assert details["tokens"]
 
 
-def test_two_hundred_requests_at_once_all_come_back_right_and_in_batches(server, client, alone):
+def test_two_hundred_requests_at_once_all_come_back_right_in_preferred_sizes(server, client, alone):
     before = batch_sizes(server)
     rng = np.random.default_rng(0)
     names = [str(name) for name in rng.choice(sorted(alone), 200)]
     answers = client.transcribe_at_once([alone[name][0] for name in names])
     assert [answer.text for answer in answers] == [alone[name][1] for name in names]
-    after = batch_sizes(server)
-    new = {size: after[size] - before.get(size, 0) for size in after}
-    assert set(new) <= {1, 2, 4}, new
-    assert new[4] >= 40, new  # most of the backlog went in the largest size
+
+    def new_batches():
+        return {size: n - before.get(size, 0) for size, n in batch_sizes(server).items()}
+
+    # Which sizes: what the batch times that were measured say, which on a CPU is often one.
+    wait_until(lambda: sum(size * n for size, n in new_batches().items()) >= 200)
+    assert {size for size, n in new_batches().items() if n} <= {1, 2, 4}
 
 
 LIMIT_S = 7200
@@ -284,7 +287,7 @@ def test_metrics_tell_outcomes_and_audio(server, client, alone):
 
 
 def test_metrics_tell_what_batches_cost(server, client, alone):
-    name = 'oasr_batch_cost_seconds{frames="3000",model="asr_offline",rows="%d"}'
+    name = 'oasr_batch_cost_seconds{frames="1000",model="asr_offline",rows="%d"}'
     found = metrics(server)
     costs_s = [found[name % rows] for rows in (1, 2, 4)]
     assert 0.01 < costs_s[0] < 30
@@ -310,7 +313,9 @@ class Held:
 @pytest.fixture(scope="module")
 def held(tmp_path_factory, log):
     repository = tmp_path_factory.mktemp("held")
-    folder = copy_model(repository, model_py=FAULTY_MODEL, max_waiting="20", max_queue_size="8")
+    # One batch at a time: what comes later waits.
+    options = {"max_waiting": "20", "max_queue_size": "8", "parallel_batches": "1"}
+    folder = copy_model(repository, model_py=FAULTY_MODEL, **options)
     copy_model(repository, "second_name")
     copy_model(repository, "refusing", model_py=FAULTY_MODEL, max_waiting="20")
     with serve(repository, log) as running:

@@ -12,7 +12,7 @@ import soundfile
 from oasr_backend.config import EngineConfig
 from oasr_backend.engine.job import Utterance
 from oasr_backend.engine.offline import OfflineEngine
-from oasr_backend.models.whisper import WhisperRecognizer
+from oasr_backend.models.whisper import WhisperConfig, WhisperRecognizer
 from tests.fakes import InlineExecutor
 
 DATA = Path(__file__).parents[1] / "data"
@@ -21,7 +21,7 @@ POLICIES = ["fcfs", "bucket", "window", "sjf", "hrrn", "cost", "adaptive"]
 
 @pytest.fixture(scope="module")
 def recognizer():
-    return WhisperRecognizer()
+    return WhisperRecognizer(WhisperConfig(short_window=False))
 
 
 def texts_under(policy, recognizer):

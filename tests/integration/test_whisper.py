@@ -44,7 +44,8 @@ def read(path):
 
 @pytest.fixture(scope="module")
 def whisper():
-    return WhisperRecognizer()
+    """The whole window of 30 s for every clip; `short` below has the shorter ones."""
+    return WhisperRecognizer(WhisperConfig(short_window=False))
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +126,7 @@ def test_words_are_found_where_they_are_said(whisper):
 @pytest.mark.parametrize("num_samples", [0, 1, 160, 399])
 @pytest.mark.parametrize("vad_filter", [True, False])
 def test_less_than_25_ms_is_no_speech(whisper, num_samples, vad_filter, monkeypatch):
-    monkeypatch.setattr(whisper, "config", WhisperConfig(vad_filter=vad_filter))
+    monkeypatch.setattr(whisper, "config", WhisperConfig(vad_filter=vad_filter, short_window=False))
     prepared = whisper.prepare(read(next(iter(REFERENCES)))[8_000 : 8_000 + num_samples], PLAIN)
     assert not prepared.has_speech
 
@@ -265,7 +266,7 @@ def test_memory_does_not_grow_over_many_batches(whisper):
     def resident_mb():
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
-    quick = WhisperRecognizer(WhisperConfig(beam_size=1), whisper._detector)
+    quick = WhisperRecognizer(WhisperConfig(beam_size=1, short_window=False), whisper._detector)
     samples = read(DATA / "cards" / "001.wav")
 
     prompt = quick._prompt("en", "transcribe")
@@ -295,7 +296,9 @@ def random_folder(tmp_path_factory):
 
 @pytest.fixture
 def multilingual(random_folder, whisper):
-    config = WhisperConfig(model_dir=str(random_folder), compute_type="float32", beam_size=1)
+    config = WhisperConfig(
+        model_dir=str(random_folder), compute_type="float32", beam_size=1, short_window=False
+    )
     return WhisperRecognizer(config, whisper._detector)
 
 
@@ -388,7 +391,9 @@ def test_a_model_without_alignment_heads_gives_text_without_words(
     (tmp_path / "config.json").write_text(
         '{"suppress_ids": [], "suppress_ids_begin": [], "lang_ids": [50259]}'
     )
-    config = WhisperConfig(model_dir=str(tmp_path), compute_type="float32", beam_size=1)
+    config = WhisperConfig(
+        model_dir=str(tmp_path), compute_type="float32", beam_size=1, short_window=False
+    )
     [transcript] = WhisperRecognizer(config, whisper._detector).transcribe(
         [Prepared(noises[0], 100, WORDS)]
     )
