@@ -222,6 +222,9 @@ class OfflineEngine:
 
     def _run_batch(self, rows: Sequence[Row]) -> None:
         """Run a batch and leave what became of each row for who is at the desk next; it never raises."""
+        rows = [row for row in rows if not self._is_gone(row.job)]
+        if not rows:
+            return
         started_at = self._clock()
         try:
             outcomes = self._transcribe(rows)
@@ -245,6 +248,13 @@ class OfflineEngine:
             if len(rows) == 1:
                 return [ServerError(f"request {ids}: transcribing failed: {error!r}")]
         return [self._transcribe([row])[0] for row in rows]
+
+    def _is_gone(self, job: Job) -> bool:
+        """Tell whether nobody waits for a job any more; who is at the desk next then answers it so."""
+        if self._is_cancelled(job):
+            self._inbox.leave(lambda: self._fail(job, CancelledError("the request was cancelled")))
+            return True
+        return job.is_answered
 
     def _run(self) -> None:
         """Be one of the engine's threads: take a batch at the desk, run it beside the others', and come back.
@@ -299,7 +309,7 @@ class OfflineEngine:
         batch = self._scheduler.schedule().offline_batch
         # A forced batch may lie between the rungs: it then runs as several that do not.
         for part in self._scheduler.split_offline_batch(batch):
-            rows = [row for row in map(_row_of, part) if self._still_wanted(row)]
+            rows = [row for row in map(_row_of, part) if not row.job.is_answered]
             if rows:
                 self._batches.append(rows)
         return bool(batch)
@@ -386,12 +396,6 @@ class OfflineEngine:
         ):
             job.is_preparing = True
             self._preparer.submit(self._prepare_next, job)
-
-    def _still_wanted(self, row: Row) -> bool:
-        job = row.job
-        if not job.is_answered and self._is_cancelled(job):
-            self._fail(job, CancelledError("the request was cancelled"))
-        return not job.is_answered
 
     def _is_cancelled(self, job: Job) -> bool:
         now = self._clock()
