@@ -43,7 +43,7 @@ class Prepared:
 
     inputs: float32, of the piece alone, without padding: samples, or (mels, frames) where the model wants its features
         made beforehand.
-    num_frames: the length of the audio in frames of 10 ms, what the scheduler counts.
+    num_frames: the length of the audio in frames of 10 ms.
     has_speech: False where there is nothing to transcribe; such a piece never enters a batch.
     speech_frames: frames of 10 ms with speech; None where that was not asked for, or no voice detector ran.
     """

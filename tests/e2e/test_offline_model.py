@@ -366,53 +366,62 @@ def test_a_request_that_makes_the_runtime_raise_fails_alone(holding, alone):
     assert bad.status() == "StatusCode.INTERNAL"
 
 
+class Flood:
+    """Takes the answers to many requests at once."""
+
+    def __init__(self):
+        self.answered, self.refused = [], []
+        self.done = threading.Semaphore(0)
+
+    def take(self, result, error):
+        if error is None:
+            self.answered.append(result)
+        else:
+            self.refused.append(error)
+        self.done.release()
+
+
 def test_beyond_the_backlog_requests_are_refused_at_once_and_the_accepted_ones_come_back_right(
     holding, alone
 ):
     samples, text = alone["001.wav"]
     # 20 in the backlog, up to 16 in the call that is held, 8 in Triton's queue.
-    refused, answered = [], []
-    done = threading.Semaphore(0)
-
-    def take(result, error):
-        (answered if error is None else refused).append(result if error is None else error)
-        done.release()
-
+    flood = Flood()
     for _ in range(200):
-        holding.client.triton.async_infer(callback=take, **holding.client.request([samples]))
+        holding.client.triton.async_infer(callback=flood.take, **holding.client.request([samples]))
     for _ in range(200 - 20 - 16 - 8):
-        assert done.acquire(timeout=30), "the refused were not refused while the model was held"
-    assert answered == []
+        assert flood.done.acquire(timeout=30), (
+            "the refused were not refused while the model was held"
+        )
+    assert flood.answered == []
     holding.release()
     for _ in range(20 + 16 + 8):
-        assert done.acquire(timeout=120)
+        assert flood.done.acquire(timeout=120)
     # How many got in before Triton's queue of 8 was full depends on the machine.
-    assert len(answered) >= 8
-    assert len(answered) + len(refused) == 200
-    assert {result.as_numpy("TRANSCRIPTS")[0][0].decode() for result in answered} == {text}
-    assert {error.status() for error in refused} == {"StatusCode.UNAVAILABLE"}
+    assert len(flood.answered) >= 8
+    assert len(flood.answered) + len(flood.refused) == 200
+    assert {result.as_numpy("TRANSCRIPTS")[0][0].decode() for result in flood.answered} == {text}
+    assert {error.status() for error in flood.refused} == {"StatusCode.UNAVAILABLE"}
 
 
 def test_without_a_queue_in_triton_the_model_refuses_at_once_and_says_which_limit(refusing, alone):
     samples, text = alone["001.wav"]
-    refused, answered = [], []
-    done = threading.Semaphore(0)
-
-    def take(result, error):
-        (answered if error is None else refused).append(result if error is None else error)
-        done.release()
-
+    flood = Flood()
     for _ in range(50):
-        refusing.client.triton.async_infer(callback=take, **refusing.client.request([samples]))
+        refusing.client.triton.async_infer(
+            callback=flood.take, **refusing.client.request([samples])
+        )
     for _ in range(30):
-        assert done.acquire(timeout=30), "the refused were not refused while the model was held"
-    assert answered == []
+        assert flood.done.acquire(timeout=30), (
+            "the refused were not refused while the model was held"
+        )
+    assert flood.answered == []
     refusing.release()
     for _ in range(20):
-        assert done.acquire(timeout=120)
-    assert {result.as_numpy("TRANSCRIPTS")[0][0].decode() for result in answered} == {text}
-    assert len(answered) == 20
-    assert {(error.status(), error.message()) for error in refused} == {
+        assert flood.done.acquire(timeout=120)
+    assert {result.as_numpy("TRANSCRIPTS")[0][0].decode() for result in flood.answered} == {text}
+    assert len(flood.answered) == 20
+    assert {(error.status(), error.message()) for error in flood.refused} == {
         (
             "StatusCode.UNAVAILABLE",
             "20 utterances are waiting; limit is 20 (max_waiting): try again later, or raise the limit",
