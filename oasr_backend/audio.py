@@ -84,21 +84,24 @@ class AudioReader:
         self._ahead = np.zeros(0, np.float32)
 
     def read(self, num_samples: int) -> Samples:
-        """Return the next `num_samples` samples at 16 kHz, (samples,) float32; fewer only at the end of the clip."""
-        parts = [np.zeros(0, np.float32)]
+        """Return the next `num_samples` samples at 16 kHz, (samples,) float32; fewer only at the end of the clip.
+
+        They are a view where one block holds them all.
+        """
+        parts = []
         num_missing = num_samples
         while num_missing and self._look_ahead():
             parts.append(self._ahead[:num_missing])
             self._ahead = self._ahead[num_missing:]
             num_missing -= len(parts[-1])
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros(0, np.float32)])
 
     def _look_ahead(self) -> bool:
         """Make sure that there is something ahead; False at the end of the clip."""
         while not len(self._ahead):
             block = next(
                 self._blocks, None
-            )  # it can be empty: the resampler holds its first samples back
+            )  # empty where the resampler holds its first samples back
             if block is None:
                 return False
             self._ahead = block

@@ -36,9 +36,10 @@ MEASURED_FRAMES = (200, TYPICAL_FRAMES, 1500)
 SHOW_EVERY_S = 0.5
 """A gauge takes as long to publish as all else that a step has to say."""
 
-MIN_MEASURED_S = 0.2
-MAX_REPEATS = 3
-"""A short batch is measured again and its best time taken, since whatever disturbs a measurement lengthens it."""
+MIN_MEASURED_S = 0.3
+MAX_ROUNDS = 20
+"""A short batch is measured again and its best time taken, since whatever disturbs a measurement lengthens it; in
+rounds, since a disturbance may last: where the times of all sizes are off by as much, the policy chooses as well."""
 
 
 class BatchCosts:
@@ -111,6 +112,8 @@ class BatchCosts:
         started_at = self._clock()
         rehearsal = _Rehearsal(self._rehearse, self._clock, self._config.measure_costs_s)
         skipped = [rows for rows in self._rungs if not self._measure_rung(rehearsal, rows)]
+        for num_rows, length in rehearsal.rounds():
+            self._measure_shape(rehearsal, num_rows, length)
         log.info(
             "batch times after %.1f s of measuring: %s",
             self._clock() - started_at,
@@ -139,10 +142,12 @@ class BatchCosts:
         if not rehearsal.has_time_for(num_rows, times_s):
             return False
         for length in self._lengths:
-            self.table.measure(
-                num_rows, self._counted(length), rehearsal.best_time_s(num_rows, length)
-            )
+            self._measure_shape(rehearsal, num_rows, length)
         return True
+
+    def _measure_shape(self, rehearsal: _Rehearsal, num_rows: int, length: int) -> None:
+        best_s = rehearsal.best_time_s(num_rows, length)
+        self.table.measure(num_rows, self._counted(length), best_s)
 
 
 class _Rehearsal:
@@ -154,6 +159,7 @@ class _Rehearsal:
         self._ends_at = clock() + limit_s
         self._most_rows = 0
         self._least_s_per_row = 0.0
+        self._times_s: dict[Shape, list[float]] = {}
 
     def warm_up(self, num_rows: int, estimate_s: float) -> bool:
         """Run a batch of nearly nothing, unless one as large has run; False where the time is too short.
@@ -180,11 +186,19 @@ class _Rehearsal:
         return self._clock() + needed_s / 2 <= self._ends_at
 
     def best_time_s(self, num_rows: int, num_frames: int) -> float:
-        """Return what a batch of that shape takes at best."""
-        times_s = [self._run(num_rows, num_frames)]
-        while len(times_s) < MAX_REPEATS and sum(times_s) < MIN_MEASURED_S:
-            times_s.append(self._run(num_rows, num_frames))
+        """Run a batch of that shape and return what one has taken at best."""
+        times_s = self._times_s.setdefault((num_rows, num_frames), [])
+        times_s.append(self._run(num_rows, num_frames))
         return min(times_s)
+
+    def rounds(self) -> Iterator[Shape]:
+        """Yield the shapes that are worth measuring again, as often as they are, while the time lasts."""
+        for _ in range(MAX_ROUNDS - 1):
+            for shape, times_s in self._times_s.items():
+                best_s = min(times_s)
+                is_unsure = best_s * len(times_s) < MIN_MEASURED_S
+                if is_unsure and self._clock() + best_s <= self._ends_at:
+                    yield shape
 
     def _run(self, num_rows: int, num_frames: int) -> float:
         started_at = self._clock()

@@ -35,7 +35,7 @@ class CtcConfig:
     decoding_chunk_size: encoder frames (40 ms) that are decoded at a time. 0 is full context for whole utterances, and
         for streams what the bundle was exported with.
     num_left_chunks: chunks before its own that a frame sees; -1 for all, None for what the bundle was exported with.
-    max_piece_s: longer utterances are cut at silences.
+    max_piece_s: longer utterances are cut at silences; LibriSpeech's longest, of 35 s, are not.
     max_cache_s: of a stream's past that is kept where num_left_chunks is -1.
     num_cache_blocks: blocks of a chunk each in the key/value cache; 0 for as many as all running streams can fill.
     at_capacity: what happens beyond max_cache_s: "recycle" forgets the oldest, "finish" ends the stream.
@@ -46,7 +46,7 @@ class CtcConfig:
     beam_size: int = 1
     decoding_chunk_size: int = 0
     num_left_chunks: int | None = None
-    max_piece_s: float = 30.0
+    max_piece_s: float = 40.0
     max_cache_s: float = 60.0
     num_cache_blocks: int = 0
     at_capacity: str = "recycle"

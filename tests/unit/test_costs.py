@@ -92,13 +92,29 @@ def test_without_a_ladder_powers_of_two_and_the_cap_are_measured():
     assert [rows for rows, frames in recognizer.rehearsed if frames > 1] == [1, 12, 8, 4, 2]
 
 
-def test_a_short_batch_is_measured_again_and_its_best_time_counts():
-    class Unsteady(FakeRecognizer):
-        def rehearsal_s(self, num_rows, num_frames):
-            return {1: 1.0, 2: 0.09, 3: 0.06, 4: 0.07}[len(self.rehearsed)]
+class Disturbed(FakeRecognizer):
+    """Takes 10 ms a row, and five times as long while something else runs: in its first six batches."""
 
-    table = table_of(warmed_up(Unsteady(), preferred_batch_size=(1,)))
-    assert table.batch_time_s(1, 100) == pytest.approx(0.06)
+    def rehearsal_s(self, num_rows, num_frames):
+        return 0.01 * num_rows * (5 if len(self.rehearsed) <= 6 else 1)
+
+
+def test_short_batches_are_measured_again_in_rounds_and_their_best_times_count():
+    recognizer = Disturbed()
+    table = table_of(warmed_up(recognizer))
+    assert [table.batch_time_s(rows, 100) for rows in (1, 2, 4)] == pytest.approx(
+        [0.01, 0.02, 0.04]
+    )
+    assert [rows for rows, frames in recognizer.rehearsed if frames > 1][:6] == [1, 4, 2, 1, 4, 2]
+    assert recognizer.rehearsed.count((1, 100)) == 20
+
+
+def test_batches_are_measured_again_only_while_the_time_lasts():
+    recognizer = Disturbed()
+    engine = engine_of(recognizer, measure_costs_s=0.6)
+    started_at = recognizer.clock()
+    engine.warm_up()
+    assert 0.55 < recognizer.clock() - started_at < 0.61
 
 
 def test_what_does_not_fit_the_time_limit_is_skipped_and_said(caplog):
