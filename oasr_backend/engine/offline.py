@@ -26,6 +26,7 @@ from oasr_backend.audio import (
     check_samples,
 )
 from oasr_backend.config import EngineConfig
+from oasr_backend.engine.asking import Asking
 from oasr_backend.engine.backlog import Backlog
 from oasr_backend.engine.costs import BatchCosts
 from oasr_backend.engine.deadlines import Deadlines
@@ -45,10 +46,6 @@ from oasr_backend.scheduler import Scheduler
 from oasr_backend.segment import pieces as cut_to_pieces
 
 log = logging.getLogger(__name__)
-
-ASK_EVERY_S = 0.25
-"""Whether a client has gone is asked of those who have waited so long, and then not again for as long: Triton's answer
-takes a millisecond on a busy machine."""
 
 Clock = Callable[[], float]
 OnDone = Callable[[Result], None]
@@ -80,6 +77,7 @@ class OfflineEngine:
         self._jobs: dict[str, Job] = {}
         self._accepting = threading.Lock()
         self._deadlines = Deadlines()
+        self._asking = Asking(clock)
         self._num_threads = config.parallel_batches or recognizer.parallel_batches
         self._rehearsers = rehearsers
         # Dispatched, and not yet taken by a thread.
@@ -186,10 +184,7 @@ class OfflineEngine:
 
     def _prepare_next(self, job: Job) -> None:
         """Prepare one more piece of a job and leave it to the engine, unless nobody waits for it any more."""
-        if job.is_answered:
-            return
-        if self._is_cancelled(job):
-            self._inbox.leave(lambda: self._fail(job, CancelledError("the request was cancelled")))
+        if self._is_gone(job, inf):
             return
         try:
             row, is_last = self._next_row(job)
@@ -222,7 +217,8 @@ class OfflineEngine:
 
     def _run_batch(self, rows: Sequence[Row]) -> None:
         """Run a batch and leave what became of each row for who is at the desk next; it never raises."""
-        rows = [row for row in rows if not self._is_gone(row.job)]
+        estimate_s = self._costs.table.batch_time_s(len(rows), max(self._counted_in(rows)))
+        rows = [row for row in rows if not self._is_gone(row.job, estimate_s)]
         if not rows:
             return
         started_at = self._clock()
@@ -249,12 +245,14 @@ class OfflineEngine:
                 return [ServerError(f"request {ids}: transcribing failed: {error!r}")]
         return [self._transcribe([row])[0] for row in rows]
 
-    def _is_gone(self, job: Job) -> bool:
+    def _is_gone(self, job: Job, work_s: float) -> bool:
         """Tell whether nobody waits for a job any more; who is at the desk next then answers it so."""
-        if self._is_cancelled(job):
-            self._inbox.leave(lambda: self._fail(job, CancelledError("the request was cancelled")))
+        if job.is_answered:
             return True
-        return job.is_answered
+        is_cancelled = self._asking.is_cancelled(job, work_s)
+        if is_cancelled:
+            self._inbox.leave(lambda: self._fail(job, CancelledError("the request was cancelled")))
+        return is_cancelled
 
     def _run(self) -> None:
         """Be one of the engine's threads: take a batch at the desk, run it beside the others', and come back.
@@ -387,6 +385,9 @@ class OfflineEngine:
             return prepared.num_frames
         return self._recognizer.window_frames(prepared.num_frames)
 
+    def _counted_in(self, rows: Sequence[Row]) -> list[int]:
+        return [self._counted(row.prepared) for row in rows if row.prepared is not None]
+
     def _go_on(self, job: Job) -> None:
         """Answer a job that is complete; else see that enough of it is in flight."""
         if job.is_complete:
@@ -396,17 +397,6 @@ class OfflineEngine:
         ):
             job.is_preparing = True
             self._preparer.submit(self._prepare_next, job)
-
-    def _is_cancelled(self, job: Job) -> bool:
-        now = self._clock()
-        if now < job.asked_at + ASK_EVERY_S:
-            return False
-        job.asked_at = now
-        try:
-            return job.utterance.is_cancelled()
-        except Exception:
-            log.exception("request %s: whether it is cancelled is not known", job.request_id)
-            return False
 
     def _note_start(self, rows: Sequence[Row]) -> None:
         started_at = self._clock()
@@ -424,10 +414,9 @@ class OfflineEngine:
 
     def _learn(self, rows: Sequence[Row], outcomes: Sequence[Outcome], step_s: float) -> None:
         """Teach the scheduler what a batch took, unless it failed and ran more than once, and what it gave."""
-        frames = [self._counted(row.prepared) for row in rows if row.prepared is not None]
-        is_whole = len(frames) == len(rows)  # who was answered meanwhile has let go of its features
-        if not is_whole or any(isinstance(outcome, ServerError) for outcome in outcomes):
+        if any(isinstance(outcome, ServerError) for outcome in outcomes):
             return
+        frames = self._counted_in(rows)
         longest = self._config.fixed_window_frames or max(frames)
         self._costs.observe(len(rows), longest, step_s)
         for num_frames, outcome in zip(frames, outcomes, strict=True):

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
 from oasr_backend.audio import SAMPLE_RATE_HZ
 from oasr_backend.export.graphs import Axes, Graph
@@ -22,8 +21,7 @@ FULL_SCALE = 32768
 
 PREEMPHASIS = 0.97
 FFT_SIZE = 512
-HALF_SIZE = FFT_SIZE // 2
-EVEN_BINS, ODD_BINS = np.arange(2, HALF_SIZE, 2), np.arange(1, HALF_SIZE, 2)
+BINS = np.arange(1, FFT_SIZE // 2)
 """Those that lie in a triangle: neither 0 Hz nor 8 kHz."""
 
 LOWEST_HZ = 20.0
@@ -38,13 +36,11 @@ class FbankGraph(Graph):
 
     From each frame of 25 ms its mean is taken, the rest is pre-emphasized by 0.97, and Povey's window is laid over it;
     then the power spectrum in 512 bins, triangles equally wide in mel from 20 Hz to 8 kHz, and the natural logarithm.
-    The Fourier transform is one step of the fast one (decimation in frequency) and two products of matrices, which for
-    many frames at once take less than a transform a frame.
+    All up to the spectrum is linear, so that one product of matrices does it: that takes less than a fast transform
+    after passes over all frames, of which each waits for memory.
     """
 
-    window: Tensor
-    even_waves: Tensor
-    odd_waves: Tensor
+    spectrum: Tensor
     triangles: Tensor
 
     inputs: ClassVar[Axes] = {"samples": ("batch", "samples")}
@@ -52,24 +48,14 @@ class FbankGraph(Graph):
 
     def __init__(self, num_mels: int) -> None:
         super().__init__()
-        self.register_buffer("window", _tensor(_povey_window()))
-        self.register_buffer("even_waves", _tensor(_waves(EVEN_BINS)))
-        self.register_buffer("odd_waves", _tensor(_waves(ODD_BINS)))
+        self.register_buffer("spectrum", _tensor(_spectrum()))
         self.register_buffer("triangles", _tensor(_triangles(num_mels)))
 
     def forward(self, samples: Tensor) -> Tensor:
         """Return (batch, frames, mels) float32 of (batch, samples) in ±1 at 16 kHz, of which there are 400 at least."""
         # A frame's own mean is taken below, so an offset makes no difference, but for rounding.
-        scaled = (samples - samples.mean(dim=1, keepdim=True)) * FULL_SCALE
-        frames = _frames(scaled)
-        frames = frames - frames.mean(dim=2, keepdim=True)
-        # Povey's window is 0 at the first sample: what is before it does not matter.
-        before = torch.cat([frames[:, :, :1], frames[:, :, :-1]], dim=2)
-        windowed = (frames - PREEMPHASIS * before) * self.window
-        low, high = windowed[:, :, :HALF_SIZE], windowed[:, :, HALF_SIZE:]
-        high = F.pad(high, (0, FFT_SIZE - FRAME_SAMPLES))
-        spectrum = [(low + high) @ self.even_waves, (low - high) @ self.odd_waves]
-        squares = torch.cat(spectrum, dim=2).square()
+        centred = samples - samples.mean(dim=1, keepdim=True)
+        squares = (_frames(centred) @ self.spectrum).square()
         return torch.log(torch.clamp(squares @ self.triangles, min=FLOOR))
 
 
@@ -92,15 +78,19 @@ def _povey_window() -> Any:
     return (0.5 - 0.5 * np.cos(2 * np.pi * position / (FRAME_SAMPLES - 1))) ** 0.85
 
 
-def _waves(bins: Any) -> Any:
-    """Return what makes real and imaginary parts of `bins`: (256, 2 * bins)."""
-    angles = 2 * np.pi * np.outer(np.arange(HALF_SIZE), bins) / FFT_SIZE
-    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+def _spectrum() -> Any:
+    """Return what makes real and imaginary parts of the bins of a frame of samples in ±1: (400, 2 * bins)."""
+    frame = np.eye(FRAME_SAMPLES) * FULL_SCALE
+    frame -= frame.mean(axis=1, keepdims=True)
+    before = np.concatenate([frame[:, :1], frame[:, :-1]], axis=1)
+    windowed = (frame - PREEMPHASIS * before) * _povey_window()
+    angles = 2 * np.pi * np.outer(np.arange(FRAME_SAMPLES), BINS) / FFT_SIZE
+    return windowed @ np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def _triangles(num_mels: int) -> Any:
-    """Return what makes filter energies of the squared parts of even and odd bins: (510, num_mels)."""
-    bins = np.concatenate([EVEN_BINS, EVEN_BINS, ODD_BINS, ODD_BINS])
+    """Return what makes filter energies of the squared parts of the bins: (2 * bins, num_mels)."""
+    bins = np.concatenate([BINS, BINS])
     edges = np.linspace(_mel(LOWEST_HZ), _mel(SAMPLE_RATE_HZ / 2), num_mels + 2)
     low, centre, high = edges[:-2], edges[1:-1], edges[2:]
     places = _mel(bins * SAMPLE_RATE_HZ / FFT_SIZE)[:, None]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
 from typing import Any
 
 from oasr_backend.engine.metrics import METRICS, MetricKind
@@ -16,8 +19,8 @@ log = logging.getLogger(__name__)
 Key = tuple[Any, ...]
 """A metric's name, then its labels as (name, value) pairs."""
 
-PUBLISH_EVERY_S = 0.1
-"""Every measurement that is published crosses to Triton's process, and no other thread of Python runs meanwhile: half a
+PUBLISH_EVERY_S = 0.5
+"""Every number that is published crosses to Triton's process, and no other thread of Python runs meanwhile: half a
 millisecond on a busy machine. So they are gathered, and none is published that says nothing new."""
 
 
@@ -27,21 +30,23 @@ class _Taken:
 
     amounts: dict[Key, float] = field(default_factory=lambda: defaultdict(float))
     values: dict[Key, float] = field(default_factory=dict)
-    observations: list[tuple[str, float]] = field(default_factory=list)
+    observations: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 class TritonMetrics:
-    """Sends measurements to Triton through the Python backend's custom metrics, labelled with the model."""
+    """Sends measurements to Triton through the Python backend's custom metrics, labelled with the model.
+
+    A histogram is sent as the counters of which Prometheus makes one (`_bucket` by `le`, `_sum`, `_count`): what it has
+    gathered then crosses at once, where Triton's own takes each observation alone.
+    """
 
     def __init__(self, pb_utils: Any, model_name: str) -> None:
         self._model_name = model_name
         self._families = {
             name: pb_utils.MetricFamily(
-                name=name,
-                description=definition.description,
-                kind=getattr(pb_utils.MetricFamily, definition.kind.name),
+                name=name, description=description, kind=getattr(pb_utils.MetricFamily, kind.name)
             )
-            for name, definition in METRICS.items()
+            for name, kind, description in _families()
         }
         self._metrics: dict[Key, Any] = {}
         self._shown: dict[Key, float] = {}
@@ -65,7 +70,7 @@ class TritonMetrics:
 
     def observe(self, name: str, value: float) -> None:
         with self._lock:
-            self._taken.observations.append((name, value))
+            self._taken.observations[name].append(value)
         self._has_news.set()
 
     def watch(self, name: str, read: Callable[[], float], **labels: str) -> None:
@@ -93,16 +98,20 @@ class TritonMetrics:
             taken, self._taken = self._taken, _Taken()
             watched = dict(self._watched)
         try:
+            for name, observations in taken.observations.items():
+                taken.amounts.update(_series(name, observations))
             for key, amount in taken.amounts.items():
-                self._metric(key).increment(amount)
+                self._add(key, amount)
             for key, value in (
                 taken.values | {key: read() for key, read in watched.items()}
             ).items():
                 self._show(key, value)
-            for name, value in taken.observations:
-                self._metric((name,)).observe(value)
         except Exception:
             log.exception("metrics could not be published")
+
+    def _add(self, key: Key, amount: float) -> None:
+        if amount or key not in self._metrics:
+            self._metric(key).increment(amount)
 
     def _show(self, key: Key, value: float) -> None:
         if self._shown.get(key) != value:
@@ -111,12 +120,34 @@ class TritonMetrics:
 
     def _metric(self, key: Key) -> Any:
         if key not in self._metrics:
-            self._metrics[key] = self._make(key)
+            name, *labels = key
+            labels_by_name = {"model": self._model_name, **dict(labels)}
+            self._metrics[key] = self._families[name].Metric(labels=labels_by_name)
         return self._metrics[key]
 
-    def _make(self, key: Key) -> Any:
-        name, *labels = key
-        options: dict[str, Any] = {"labels": {"model": self._model_name, **dict(labels)}}
-        if METRICS[name].kind is MetricKind.HISTOGRAM:
-            options["buckets"] = list(METRICS[name].buckets)
-        return self._families[name].Metric(**options)
+
+def _families() -> Iterator[tuple[str, MetricKind, str]]:
+    """Yield what Triton is told of each metric: its name, its kind, and what it is."""
+    for name, definition in METRICS.items():
+        if definition.kind is MetricKind.HISTOGRAM:
+            for part in ("bucket", "sum", "count"):
+                yield f"{name}_{part}", MetricKind.COUNTER, definition.description
+        else:
+            yield name, definition.kind, definition.description
+
+
+def _series(name: str, observations: Sequence[float]) -> dict[Key, float]:
+    """Return what observations add to each series of a histogram, whose buckets count all up to their bound."""
+    bounds = (*METRICS[name].buckets, inf)
+    counts = [0] * len(bounds)
+    for value in observations:
+        counts[bisect_left(bounds, value)] += 1
+    buckets: dict[Key, float] = {
+        (f"{name}_bucket", ("le", _bound(bound))): count
+        for bound, count in zip(bounds, accumulate(counts), strict=True)
+    }
+    return {**buckets, (f"{name}_sum",): sum(observations), (f"{name}_count",): len(observations)}
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == inf else f"{bound:g}"

@@ -6,32 +6,45 @@ On a busy machine that takes a millisecond a response. It knows nothing of what 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 log = logging.getLogger(__name__)
 
 NUM_THREADS = 4
 """They wait nearly all of the time."""
 
+Send = Callable[[], None]
+
 
 class Senders:
     """Runs sends in the background, several at a time."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="oasr-send")
+        # An executor makes a future of each, which nobody asks for and which takes as long as the rest.
+        self._sends: SimpleQueue[Send | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"oasr-send-{number}", daemon=True)
+            for number in range(NUM_THREADS)
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def send(self, send: Callable[[], None]) -> None:
+    def send(self, send: Send) -> None:
         """Have `send` run soon; what it raises is logged. From any thread, until `close`."""
-        self._pool.submit(_send_or_log, send)
+        self._sends.put(send)
 
     def close(self) -> None:
         """Return once everything has been sent."""
-        self._pool.shutdown()
+        for _ in self._threads:
+            self._sends.put(None)
+        for thread in self._threads:
+            thread.join()
 
-
-def _send_or_log(send: Callable[[], None]) -> None:
-    try:
-        send()
-    except Exception:
-        log.exception("a response could not be delivered")
+    def _run(self) -> None:
+        while (send := self._sends.get()) is not None:
+            try:
+                send()
+            except Exception:
+                log.exception("a response could not be delivered")

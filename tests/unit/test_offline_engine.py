@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from oasr_backend.config import EngineConfig
+from oasr_backend.engine.asking import ASK_EVERY_S
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.job import Utterance
 from oasr_backend.engine.metrics import MemoryMetrics
-from oasr_backend.engine.offline import ASK_EVERY_S, OfflineEngine
+from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.errors import (
     CancelledError,
     ClientError,
