@@ -4,8 +4,8 @@
     .venv/bin/python scripts/bench_batches.py ctc --rows 1 2 4 8 16 --seconds 2 5 10 20 30
     .venv/bin/python scripts/bench_batches.py whisper --options short_window=true
 
-Rows of noise as long as each other, as the engine measures them when it loads a model: features are not part of it. The
-table has milliseconds a batch, and below it a row's share in times a batch of one.
+Rows of noise as long as each other, as the engine measures them when it loads a model. The table has milliseconds a
+batch, and below it a row's share in times a batch of one.
 """
 
 from __future__ import annotations

@@ -43,9 +43,10 @@ sherpa=$output/bundle/sherpa-onnx
 
 step batches-conformer $python scripts/bench_batches.py ctc
 step batches-conformer-threads $python scripts/bench_batches.py ctc --options intra_threads=0
-step batches-whisper $python scripts/bench_batches.py whisper
-step batches-whisper-threads $python scripts/bench_batches.py whisper --options intra_threads=0
-step batches-whisper-whole $python scripts/bench_batches.py whisper --options short_window=false
+whisper=($python scripts/bench_batches.py whisper --rows 1 2 4 --rounds 3)
+step batches-whisper "${whisper[@]}"
+step batches-whisper-threads "${whisper[@]}" --options intra_threads=0
+step batches-whisper-whole "${whisper[@]}" --options short_window=false
 step batches-chunks $python scripts/bench_chunks.py oasr_backend/demo_model --batch-sizes 1 2 4 8 12 16 24 32
 step scheduler $python scripts/bench_scheduler.py
 step wer $python scripts/bench_wer.py
@@ -70,7 +71,7 @@ load whisper-throughput 5 60 1 --model whisper --loads \
 load whisper 5 60 150 --model whisper --loads 0.8 0.95 --systems stock:1:0:2 ours
 policies=(ours:fcfs ours:sjf ours:hrrn ours:window ours:cost ours:adaptive)
 for lengths in librispeech uniform; do
-    load "policies-$lengths" 2 100 150 --model whisper --lengths "$lengths" --loads 0.4 0.8 1.0 1.3 \
+    load "policies-$lengths" 2 60 100 --model whisper --lengths "$lengths" --loads 0.4 0.8 1.0 1.3 \
         --systems "${policies[@]}" --engine max_wait_time=inf
 done
 
