@@ -31,6 +31,8 @@ class EngineConfig:
     max_offline_pad_ratio: greatest (longest × rows) / sum of lengths of a batch; 0 for no bound.
     length_window_factor: "window" and "cost" choose among the oldest cap × this many requests.
     cost_exponent: what "cost" counts a request of size s for: s ** this; 0 counts requests, 1 counts audio.
+    cost_margin: how much more than a smaller batch a larger one must get done a second for "cost" to take it: 0.1 for a
+        tenth. Where the times are no better known than that, small batches are answered sooner.
     streaming_cohort_admit: streams that wait are admitted by length, so that a forward sees similar ones.
     max_streams: running streams at most; None for max_batch_size.
     parallel_batches: batches that run at the same time; 0 for as many as the model best runs, on a CPU one on each core
@@ -49,6 +51,7 @@ class EngineConfig:
     max_audio_s: the longest audio of one utterance, in seconds.
     max_buffered_s: seconds of one stream's audio that may wait to run.
     max_idle_s: seconds after which a stream that sends nothing is over.
+    nvtx: name steps, scheduling, features, forwards and decoding for NVIDIA's profilers (package nvtx).
     """
 
     max_batch_size: int = 32
@@ -60,6 +63,7 @@ class EngineConfig:
     max_offline_pad_ratio: float = 4.0
     length_window_factor: int = 4
     cost_exponent: float = 0.5
+    cost_margin: float = 0.0
     streaming_cohort_admit: bool = True
     max_streams: int | None = None
     parallel_batches: int = 1
@@ -77,6 +81,7 @@ class EngineConfig:
     max_audio_s: float = 7200.0
     max_buffered_s: float = 30.0
     max_idle_s: float = 60.0
+    nvtx: bool = False
 
     def __post_init__(self) -> None:
         check_at_least(
@@ -94,13 +99,14 @@ class EngineConfig:
             "max_idle_s",
             "max_offline_pad_ratio",
             "cost_exponent",
+            "cost_margin",
             "kappa",
             "measure_costs_s",
             "parallel_batches",
         )
         check_at_most(self, 4096, "max_batch_size", "length_window_factor")
         check_at_most(self, 1_000_000, "max_streams", "max_tokens", "fixed_window_frames", "kappa")
-        check_at_most(self, 4, "cost_exponent")
+        check_at_most(self, 4, "cost_exponent", "cost_margin")
         check_at_most(self, 256, "parallel_batches")
         if 0 < self.max_offline_pad_ratio < 1:
             raise ConfigError(
@@ -171,11 +177,16 @@ def _read_float(text: str) -> float:
     return value
 
 
+def _read_sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "bool": (_read_bool, "true or false"),
     "int": (int, "a whole number"),
     "float": (_read_float, "a number"),
     "str": (str, "a text"),
+    "tuple[int, ...]": (_read_sizes, "a list of whole numbers as 1,2,4"),
     "Mapping[str, float]": (_read_weights, "a list as name=weight,name=weight"),
 }
 

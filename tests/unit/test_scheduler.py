@@ -8,7 +8,7 @@ import pytest
 from oasr_backend.config import EngineConfig
 from oasr_backend.errors import ConfigError
 from oasr_backend.request import Request, RequestState
-from oasr_backend.scheduler import Policy, Scheduler, policies, register_policy
+from oasr_backend.scheduler import CostTable, Policy, Scheduler, policies, register_policy
 from tests.fakes import FakeClock
 
 
@@ -334,3 +334,46 @@ def test_cost_is_exact_where_a_long_clip_holds_little_speech():
 
     best = max([(0,), (0, 1), (0, 1, 2)], key=lambda indices: rate(*indices))
     assert batch == {clips[index][0] for index in best}
+
+
+@pytest.mark.parametrize(
+    ("seconds_of_2", "seconds_of_4", "margin", "size"),
+    [
+        (1.9, 3.8, 0.0, 2),  # two gain a twentieth, four no more
+        (1.9, 3.8, 0.1, 1),
+        (1.9, 3.0, 0.1, 4),  # four gain a third
+        (1.4, 2.75, 0.0, 4),
+        (1.4, 2.75, 0.1, 2),  # and two nearly as much
+        (2.2, 4.4, 0.1, 1),
+    ],
+)
+def test_cost_takes_a_larger_batch_only_for_what_it_gains_beyond_the_margin(
+    seconds_of_2, seconds_of_4, margin, size
+):
+    costs = CostTable()
+    for rows, seconds in ((1, 1.0), (2, seconds_of_2), (4, seconds_of_4)):
+        costs.measure(rows, 100, seconds)
+    config = EngineConfig(
+        schedule_policy="cost",
+        preferred_batch_size=(1, 2, 4),
+        max_batch_size=4,
+        cost_margin=margin,
+        max_wait_time=float("inf"),
+    )
+    scheduler = Scheduler(config, FakeClock(), costs)
+    add(scheduler, *[100] * 8)
+    assert len(scheduler.schedule().offline_batch) == size
+
+
+def test_a_margin_holds_on_a_line_too():
+    clips = [100] * 8
+    sizes = {}
+    for margin in (0.0, 0.5):
+        costs = CostTable(fixed_s=0.1, slope_s=0.01)
+        config = EngineConfig(
+            schedule_policy="cost", max_batch_size=8, cost_margin=margin, max_wait_time=float("inf")
+        )
+        scheduler = Scheduler(config, FakeClock(), costs)
+        add(scheduler, *clips)
+        sizes[margin] = len(scheduler.schedule().offline_batch)
+    assert sizes == {0.0: 8, 0.5: 1}  # 8.1 s for eight, 1.1 s for one

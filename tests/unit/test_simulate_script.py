@@ -186,9 +186,9 @@ def error_of(simulate, capsys, *arguments):
             ["--option", "max_waiting=5"],
             (
                 "--option max_waiting=5: the simulation has nothing for it; it must be one of cost_exponent, "
-                "fixed_window_frames, job_size, kappa, length_bucket_ratio, length_window_factor, max_batch_frames, "
-                "max_offline_pad_ratio, max_tokens, max_wait_time, parallel_batches, tenant_fairness, "
-                "tenant_weights: correct or remove it"
+                "cost_margin, fixed_window_frames, job_size, kappa, length_bucket_ratio, length_window_factor, "
+                "max_batch_frames, max_offline_pad_ratio, max_tokens, max_wait_time, parallel_batches, "
+                "tenant_fairness, tenant_weights: correct or remove it"
             ),
         ),
         (

@@ -69,6 +69,7 @@ def test_scheduling_options_are_parameters():
         ("max_batch_frames", "12000", 12000),
         ("max_wait_time", "inf", math.inf),
         ("cost_exponent", "0", 0.0),
+        ("cost_margin", "0.1", 0.1),
         ("measure_costs_s", "0.5", 0.5),
         ("cost_table_path", "/tmp/costs.json", "/tmp/costs.json"),
         *[("schedule_policy", name, name) for name in POLICIES],
@@ -84,7 +85,8 @@ def test_the_shipped_policy_is_cost():
     text = (ROOT / "model_repository" / "asr_offline" / "config.pbtxt").read_text()
     shipped = dict(re.findall(r'parameters { key: "(.*)" value { string_value: "(.*)" } }', text))
     config = read_settings(model_config(**shipped)).engine_config(3000)
-    assert (config.schedule_policy, config.measure_costs_s) == ("cost", 5.0)
+    assert (config.schedule_policy, config.cost_margin) == ("cost", 0.1)
+    assert config.measure_costs_s == 5.0
 
 
 @pytest.mark.parametrize(

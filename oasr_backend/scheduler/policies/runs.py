@@ -119,8 +119,21 @@ class Cost(_RunsPolicy):
             ranked = _ranked_on_a_line(runs, worth, sizes[-1], *costs.line)
         else:
             ranked = _ranked(runs, worth, sizes, costs.batch_time_s)
-        best = min(ranked, default=None)
+        best = _best(ranked, self.context.config.cost_margin)
         return None if best is None else (best[2], best[1])
+
+
+def _best(ranked: Iterator[Ranked], margin: float) -> Ranked | None:
+    """Return the best run; with a margin, the smallest of those that are as good but for so much."""
+    if not margin:
+        return min(ranked, default=None)
+    runs = list(ranked)
+    least = min(runs, default=(0.0, 0, 0))[0] / (1 + margin)
+    return min((run for run in runs if run[0] <= least), key=_smallest_first, default=None)
+
+
+def _smallest_first(run: Ranked) -> tuple[int, float, int]:
+    return run[1], run[0], run[2]
 
 
 def _ranked(
