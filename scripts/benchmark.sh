@@ -75,6 +75,33 @@ for lengths in librispeech uniform; do
         --systems "${policies[@]}" --engine max_wait_time=inf
 done
 
+# served COMMAND...: run it beside the shipped models, on ports of their own.
+served() {
+    local log=$output/served.log server code=0
+    ./scripts/serve.sh --http-port 18000 --grpc-port 18001 --metrics-port 18002 >"$log" 2>&1 &
+    server=$!
+    until grep -q "Ready after" "$log"; do
+        kill -0 $server || return 1
+        sleep 1
+    done
+    "$@" || code=$?
+    kill $server
+    wait $server || true
+    return $code
+}
+
+# perf NAME SWEEP FLAGS...: one of perf_analyzer's sweeps, its CSV kept.
+perf() {
+    local name=$1 sweep=$2
+    shift 2
+    if $quick; then sweep=${sweep%%=*}=2; fi
+    step "$name" served ./scripts/perf_analyzer.sh -u localhost:18001 "$sweep" --measurement-interval 5000 \
+        --stability-percentage 50 --max-trials 2 -f "$PWD/$output/$name.csv" "$@"
+}
+perf perf-offline --concurrency-range=1:9:4
+perf perf-offline-rate --request-rate-range=2:8:3
+perf perf-streams --concurrency-range=4:16:12 --sequences
+
 if $quick; then streams=(2 4) seconds=3; else streams=(50 100 150 200 250) seconds=30; fi
 load streams 5 1 1 --streams "${streams[@]}" --seconds "$seconds" --sherpa "$sherpa" --systems ours sherpa-onnx
 

@@ -16,7 +16,9 @@ import sys
 import tempfile
 import wave
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +29,7 @@ SAMPLE_RATE_HZ = 16_000
 CACHE = PACKAGE_PARENT / ".cache" / "perf_analyzer"
 LOCK = PACKAGE_PARENT / "requirements" / "perf_analyzer.txt"
 CLIPS = PACKAGE_PARENT / "tests" / "data" / "librivox"
+COMMANDS = PACKAGE_PARENT / "tests" / "data" / "commands"
 # What the binary of the wheel is linked with, where this system's own are too old (glibc before 2.38).
 LIBRARY_PACKAGES = ("libc6", "libgcc-s1", "libssl3t64", "libstdc++6", "libzstd1", "zlib1g")
 # By the ID of /etc/os-release: a newer release of the same system, and the keys that this one has for it already.
@@ -40,8 +43,10 @@ NEWER_RELEASES = {
         "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
     ),
 }
+CHUNK_SAMPLES = 16_000 * 16 // 100
+"""160 ms, the samples of one request of a stream."""
+
 DEFAULT_FLAGS = {
-    ("-m", "--model-name"): "asr_offline",
     ("-i", "--protocol"): "grpc",
     ("-u",): "localhost:8001",
     ("--concurrency-range", "--request-rate-range", "--periodic-concurrency-range"): "4",
@@ -51,18 +56,28 @@ DEFAULT_FLAGS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run perf_analyzer with our input data and defaults; return 1 where that cannot be."""
     try:
-        clips, flags = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+        load = parse_arguments(sys.argv[1:] if arguments is None else arguments)
         command = find_perf_analyzer()
-        input_data = write_input_data(clips, CACHE / "input.json")
+        name = "sequences.json" if load.is_sequences else "input.json"
+        input_data = write_input_data(load.clips, CACHE / name, load.is_sequences)
     except LaunchError as error:
         print(f"error: {error}.", file=sys.stderr)
         return 1
-    command += [f"--input-data={input_data}", *with_defaults(flags)]
+    command += [f"--input-data={input_data}", *with_defaults(load)]
     return os.execv(command[0], command)  # does not return
 
 
-def parse_arguments(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Return the clips to send and perf_analyzer's own flags; raises LaunchError where there is no clip."""
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is sent, whether each clip is a stream, and perf_analyzer's own flags."""
+
+    clips: Sequence[Path]
+    is_sequences: bool
+    flags: Sequence[str]
+
+
+def parse_arguments(arguments: Sequence[str]) -> Load:
+    """Return what to do; raises LaunchError where there is no clip."""
     parser = argparse.ArgumentParser(
         prog="perf_analyzer.sh",
         description="Load a running server with real speech through NVIDIA's perf_analyzer.",
@@ -70,46 +85,62 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
         + " ".join(f"{names[0]} {value}" for names, value in DEFAULT_FLAGS.items()),
         allow_abbrev=False,
     )
+    parser.add_argument("--clips", type=Path, help="a folder of 16 kHz mono WAV files")
     parser.add_argument(
-        "--clips", type=Path, default=CLIPS, help="a folder of 16 kHz mono WAV files"
+        "--sequences",
+        action="store_true",
+        help="send each clip to asr_streaming as a stream, a request for each 160 ms, as soon as the last is answered",
     )
     known, flags = parser.parse_known_args(arguments)
-    clips = sorted(known.clips.glob("*.wav"))
+    folder = known.clips or (COMMANDS if known.sequences else CLIPS)
+    clips = sorted(folder.glob("*.wav"))
     if not clips:
         raise LaunchError(
-            f"{known.clips} holds no .wav file. Name a folder of 16 kHz mono clips: --clips DIR"
+            f"{folder} holds no .wav file. Name a folder of 16 kHz mono clips: --clips DIR"
         )
-    return clips, flags
+    return Load(clips, known.sequences, flags)
 
 
-def with_defaults(flags: Sequence[str]) -> list[str]:
+def with_defaults(load: Load) -> list[str]:
     """Return perf_analyzer's flags, ours before them where none of the same kind was given."""
-    given = {flag.split("=", 1)[0] for flag in flags}
+    given = {flag.split("=", 1)[0] for flag in load.flags}
+    model = "asr_streaming" if load.is_sequences else "asr_offline"
+    defaults = {("-m", "--model-name"): model, **DEFAULT_FLAGS}
     ours = [
         part
-        for names, value in DEFAULT_FLAGS.items()
+        for names, value in defaults.items()
         if not given & set(names)
         for part in (names[0], value)
     ]
-    return [*ours, *flags]
+    return [*ours, *load.flags]
 
 
-def write_input_data(clips: Sequence[Path], target: Path) -> Path:
-    """Write clips as perf_analyzer's input data: one request a clip, WAV (samples,) float32 and WAV_LENS (1,) int32."""
-    requests = []
-    for samples in map(read_clip, clips):
-        content = [round(float(sample), 6) for sample in samples]  # finer than 16 bits
-        requests.append(
-            {
-                "WAV": {"content": content, "shape": [len(content)]},
-                "WAV_LENS": {"content": [len(content)], "shape": [1]},
-            }
-        )
+def write_input_data(clips: Sequence[Path], target: Path, is_sequences: bool = False) -> Path:
+    """Write clips as perf_analyzer's input data: a request a clip, or a sequence of them."""
+    samples = map(read_clip, clips)
+    data: list[Any] = (
+        [_sequence(each) for each in samples] if is_sequences else [_request(s) for s in samples]
+    )
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps({"data": requests}))
+    partial.write_text(json.dumps({"data": data}))
     partial.replace(target)
     return target
+
+
+def _request(samples: npt.NDArray[np.float32]) -> dict[str, Any]:
+    """Return one request: WAV (samples,) float32 and WAV_LENS (1,) int32."""
+    content = [round(float(sample), 6) for sample in samples]  # finer than 16 bits
+    return {
+        "WAV": {"content": content, "shape": [len(content)]},
+        "WAV_LENS": {"content": [len(content)], "shape": [1]},
+    }
+
+
+def _sequence(samples: npt.NDArray[np.float32]) -> list[dict[str, Any]]:
+    """Return the requests of a stream."""
+    starts = range(0, len(samples), CHUNK_SAMPLES)
+    return [_request(samples[start : start + CHUNK_SAMPLES]) for start in starts]
 
 
 def read_clip(path: Path) -> npt.NDArray[np.float32]:

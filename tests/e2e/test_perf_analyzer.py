@@ -11,7 +11,14 @@ from oasr_backend.triton.perf_analyzer import find_perf_analyzer
 from tests.e2e.server_fixture import ROOT
 
 
-def test_reports_throughput_and_latency_of_real_clips(asr_server):
+@pytest.mark.parametrize(
+    ("flags", "read"),
+    [
+        ((), "Successfully read data for 1 stream/streams with 5 step/steps."),
+        (("--sequences",), "Successfully read data for 2 stream/streams with"),
+    ],
+)
+def test_reports_throughput_and_latency_of_real_clips(asr_server, flags, read):
     try:
         find_perf_analyzer()
     except LaunchError as error:
@@ -23,6 +30,7 @@ def test_reports_throughput_and_latency_of_real_clips(asr_server):
             asr_server.grpc_url,
             "--concurrency-range=2",
             "--request-count=5",
+            *flags,
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -31,6 +39,6 @@ def test_reports_throughput_and_latency_of_real_clips(asr_server):
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "Successfully read data for 1 stream/streams with 5 step/steps." in done.stdout
+    assert read in done.stdout
     assert "Concurrency: 2, throughput: " in done.stdout
     assert "Failed request count" not in done.stdout

@@ -60,9 +60,23 @@ def test_folder_without_clips_is_refused(tmp_path):
 
 
 def test_real_clips_are_sent_by_default_and_other_flags_pass_through():
-    clips, flags = perf_analyzer.parse_arguments(["-u", "localhost:9001", "--verbose"])
-    assert len(clips) == 5
-    assert flags == ["-u", "localhost:9001", "--verbose"]
+    load = perf_analyzer.parse_arguments(["-u", "localhost:9001", "--verbose"])
+    assert (len(load.clips), load.is_sequences) == (5, False)
+    assert load.flags == ["-u", "localhost:9001", "--verbose"]
+
+
+def test_a_sequence_is_a_clip_in_requests_of_160_ms(tmp_path):
+    clip = write_wav(tmp_path / "a.wav", [0] * 2560 + [16384] * 10)
+    written = perf_analyzer.write_input_data([clip], tmp_path / "input.json", is_sequences=True)
+    [[first, last]] = json.loads(written.read_text())["data"]
+    assert first["WAV_LENS"] == {"content": [2560], "shape": [1]}
+    assert last["WAV"] == {"content": [0.5] * 10, "shape": [10]}
+
+
+def test_sequences_go_to_the_model_of_streams_with_clips_that_it_knows():
+    load = perf_analyzer.parse_arguments(["--sequences"])
+    assert {clip.parent.name for clip in load.clips} == {"commands"}
+    assert perf_analyzer.with_defaults(load)[:2] == ["-m", "asr_streaming"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +88,8 @@ def test_real_clips_are_sent_by_default_and_other_flags_pass_through():
     ],
 )
 def test_default_yields_to_any_flag_of_its_kind(given, ours):
-    assert perf_analyzer.with_defaults(given) == [*ours.split(), *given]
+    load = perf_analyzer.Load([], False, given)
+    assert perf_analyzer.with_defaults(load) == [*ours.split(), *given]
 
 
 def test_perf_analyzer_on_path_is_taken_where_it_runs(tmp_path, monkeypatch):
