@@ -12,8 +12,10 @@ compile() {
         --generate-hashes --only-binary :all: --custom-compile-command ./scripts/lock.sh "$@"
 }
 
-# torch stays out: PyPI's build drags 3 GB of CUDA along (requirements/torch.txt).
-compile --extra server --extra client --extra test --extra export --override <(echo "torch; python_version < '3'") \
+# torch stays out: PyPI's build drags 3 GB of CUDA along (requirements/torch.txt); TensorRT itself too, of which the tests
+# have the types.
+without=$(printf "%s; python_version < '3'\n" torch tensorrt tensorrt-cu12-bindings)
+compile --extra server --extra client --extra test --extra export --override <(echo "$without") \
     --output-file requirements/test.txt "$@"
 compile --extra server --extra client --constraint requirements/test.txt --output-file requirements/serve.txt
 compile --constraint requirements/serve.txt --output-file requirements/base.txt
