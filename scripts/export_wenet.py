@@ -12,12 +12,13 @@ from pathlib import Path
 
 from oasr_backend.bundle import read_bundle
 from oasr_backend.errors import ConfigError
+from oasr_backend.runtime.choose import CHECKPOINT_FOLDER
 
 try:
     from oasr_backend.export.bundle import export_bundle
     from oasr_backend.export.onnx_file import ExportError
     from oasr_backend.export.sherpa import export_sherpa
-    from oasr_backend.export.wenet import load_checkpoint
+    from oasr_backend.export.wenet import load_checkpoint, save_checkpoint
 except ModuleNotFoundError as missing:
     sys.exit(
         f"error: {missing.name} is not installed; exporting needs what serving does not. Run: "
@@ -38,6 +39,9 @@ def main() -> None:
             options.num_left_chunks,
             not options.offline_only,
         )
+        if options.torch:
+            folder = options.output / CHECKPOINT_FOLDER
+            save_checkpoint(folder, checkpoint.model, checkpoint.tokens, checkpoint.features)
         if options.sherpa_onnx:
             settings = read_bundle(options.output).streaming
             folder = options.output / SHERPA_FOLDER
@@ -63,6 +67,11 @@ def parse_arguments() -> argparse.Namespace:
         "--sherpa-onnx",
         action="store_true",
         help=f"also write OUTPUT/{SHERPA_FOLDER} for that engine",
+    )
+    add(
+        "--torch",
+        action="store_true",
+        help=f"also write OUTPUT/{CHECKPOINT_FOLDER}, which PyTorch runs on a GPU",
     )
     return parser.parse_args()
 

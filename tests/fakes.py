@@ -116,6 +116,7 @@ class FakeStreamingModel:
     """Holds one block a stream, of `num_blocks`; a forward takes 0.01 s and 0.001 s a row of the clock."""
 
     chunk_frames = 10
+    parallel_batches = 2
 
     def __init__(self, clock: FakeClock, num_blocks: int = 100, max_chunks: int = 1000) -> None:
         self.clock = clock

@@ -1,28 +1,21 @@
-"""A fixed number of equal places in one array, each held by one owner at a time.
+"""A fixed number of equal places, each held by one owner at a time.
 
 Key/value blocks and convolution contexts are both such places: a forward gathers them by number. It knows nothing of
-streams.
+streams, nor of what is kept in a place: the runtime keeps that where it runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 Place = int
-"""A place's number: its index in the array."""
+"""A place's number."""
 
 
 class Pool:
-    """Places of one shape.
+    """Numbers from 0 up, given away and taken back."""
 
-    array: (places, *shape) float32; finite everywhere, and what a freed place held stays until it is written anew.
-    """
-
-    def __init__(self, num_places: int, shape: Sequence[int]) -> None:
-        self.array: NDArray[np.float32] = np.zeros((max(1, num_places), *shape), np.float32)
+    def __init__(self, num_places: int) -> None:
         self.num_places = num_places
         self._free = list(range(num_places - 1, -1, -1))
         self._is_free = [True] * num_places

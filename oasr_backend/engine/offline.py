@@ -44,6 +44,7 @@ from oasr_backend.models.base import FRAMES_PER_SECOND, Prepared, Recognizer, Tr
 from oasr_backend.request import Request
 from oasr_backend.scheduler import Scheduler
 from oasr_backend.segment import pieces as cut_to_pieces
+from oasr_backend.spans import span
 
 log = logging.getLogger(__name__)
 
@@ -156,6 +157,8 @@ class OfflineEngine:
             self._backlog.accept(job.utterance.samples.nbytes)
             self._jobs[job.request_id] = job
         self._inbox.leave(lambda: self._accept(job))
+        if self._prepares_at_once(job.utterance):
+            self._prepare_next(job)  # here, while the samples are in the processor's cache
 
     def abort(self, request_id: str) -> None:
         """Answer an utterance with CancelledError, unless it is answered already; KeyError for an unknown id."""
@@ -180,7 +183,7 @@ class OfflineEngine:
             asked_at=now,
         )
 
-    # Called from the preparing thread, or at the desk.
+    # Called from the preparing thread, or from a caller's.
 
     def _prepare_next(self, job: Job) -> None:
         """Prepare one more piece of a job and leave it to the engine, unless nobody waits for it any more."""
@@ -223,7 +226,8 @@ class OfflineEngine:
             return
         started_at = self._clock()
         try:
-            outcomes = self._transcribe(rows)
+            with span("step"):
+                outcomes = self._transcribe(rows)
         except BaseException as error:
             log.exception("a batch of %d was ended", len(rows))
             outcomes = [ServerError(f"the batch was ended by {error!r}")] * len(rows)
@@ -304,7 +308,8 @@ class OfflineEngine:
     def _choose(self) -> bool:
         """Have the scheduler dispatch a batch; tell whether it did."""
         self._expire()
-        batch = self._scheduler.schedule().offline_batch
+        with span("schedule"):
+            batch = self._scheduler.schedule().offline_batch
         # A forced batch may lie between the rungs: it then runs as several that do not.
         for part in self._scheduler.split_offline_batch(batch):
             rows = [row for row in map(_row_of, part) if not row.job.is_answered]
@@ -332,9 +337,7 @@ class OfflineEngine:
     def _accept(self, job: Job) -> None:
         if job.deadline_at < inf:
             self._deadlines.add(job.deadline_at, job.request_id, self._jobs)
-        if self._prepares_at_once(job.utterance):
-            self._prepare_next(job)
-        else:
+        if not self._prepares_at_once(job.utterance):
             self._preparer.submit(self._prepare_next, job)
 
     def _prepares_at_once(self, utterance: Utterance) -> bool:

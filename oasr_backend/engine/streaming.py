@@ -20,7 +20,6 @@ import numpy as np
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples, check_sample_rate, check_samples
 from oasr_backend.config import EngineConfig
-from oasr_backend.cores import num_cores
 from oasr_backend.engine.batches import Batch, Running, best_rows, cut
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.metrics import MemoryMetrics, Metrics
@@ -44,6 +43,7 @@ from oasr_backend.models.streams import StreamingModel, run
 from oasr_backend.request import FRAMES_PER_SECOND, Request
 from oasr_backend.scheduler import Scheduler
 from oasr_backend.scheduler.ladder import Ladder
+from oasr_backend.spans import span
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class StreamingEngine:
         self._ready: dict[LiveStream, None] = {}
         # False while the cache is known to have no room for one more.
         self._may_admit = True
-        self._num_workers = config.parallel_batches or num_cores()
+        self._num_workers = config.parallel_batches or model.parallel_batches
         self._workers = workers or ThreadPoolExecutor(self._num_workers, "oasr-forward")
         self._looked_at = clock()
         self._thread = threading.Thread(target=self._run, name="oasr-streams", daemon=True)
@@ -352,7 +352,9 @@ class StreamingEngine:
     def _admit(self) -> None:
         if not self._may_admit:
             return
-        for request in self._scheduler.schedule().newly_admitted:
+        with span("schedule"):
+            admitted = self._scheduler.schedule().newly_admitted
+        for request in admitted:
             live = request.payload
             assert isinstance(live, LiveStream)
             self._running.add(live)
@@ -397,7 +399,8 @@ class StreamingEngine:
         """Run a batch; return its outputs, and the seconds that it took. In a worker's thread."""
         started_at = self._clock()
         try:
-            outputs = self._model.forward(inputs)
+            with span("step"):
+                outputs = self._model.forward(inputs)
         except Exception:
             raise
         except (

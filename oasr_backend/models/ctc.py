@@ -19,7 +19,7 @@ from oasr_backend.errors import ClientError, ConfigError, shown
 from oasr_backend.models.base import TranscribeOptions, Transcript
 from oasr_backend.request import FRAMES_PER_SECOND
 from oasr_backend.runtime.base import EncoderRuntime
-from oasr_backend.runtime.onnx import OnnxRuntime
+from oasr_backend.runtime.choose import RUNTIMES, Wish, load_runtime
 
 AT_CAPACITY = ("recycle", "finish")
 MAX_BEAM_SIZE = 64
@@ -30,7 +30,11 @@ class CtcConfig:
     """Which bundle to run, and how. Raises ConfigError where a value is not allowed.
 
     model_dir: a bundle's folder, as scripts/export_wenet.py writes it; "" is the demo model.
-    intra_threads: threads of one forward; 0 is one for each core.
+    runtime: what runs the graphs: one of runtime/choose.py's, "auto" for the best that is there.
+    plan_dir: the folder of TensorRT plans; "" for the bundle's own.
+    intra_threads: threads of one forward on the CPU; 0 is one for each core.
+    preferred_batch_size: the ladder, Triton's own: on a GPU a graph is captured for each of its sizes.
+    feature_graph_batch_buckets: batch sizes of the features' graphs on a GPU; None for the ladder.
     beam_size: 1 is greedy; more is prefix beam search.
     decoding_chunk_size: encoder frames (40 ms) that are decoded at a time. 0 is full context for whole utterances, and
         for streams what the bundle was exported with.
@@ -42,7 +46,11 @@ class CtcConfig:
     """
 
     model_dir: str = ""
+    runtime: str = "auto"
+    plan_dir: str = ""
     intra_threads: int = 1
+    preferred_batch_size: tuple[int, ...] | None = None
+    feature_graph_batch_buckets: tuple[int, ...] | None = None
     beam_size: int = 1
     decoding_chunk_size: int = 0
     num_left_chunks: int | None = None
@@ -56,6 +64,7 @@ class CtcConfig:
         check_at_least(self, 1, "beam_size", "max_piece_s")
         check_at_least(self, -1, "num_left_chunks")
         check_choice("at_capacity", self.at_capacity, AT_CAPACITY)
+        check_choice("runtime", self.runtime, RUNTIMES)
         if self.beam_size > MAX_BEAM_SIZE:
             raise ConfigError(
                 f"beam_size is {self.beam_size}; it must be at most {MAX_BEAM_SIZE}: lower it"
@@ -70,7 +79,7 @@ class CtcModel:
         folder = Path(config.model_dir) if config.model_dir else demo_model()
         self.config = config
         self.bundle: Bundle = read_bundle(folder)
-        self.runtime = runtime or OnnxRuntime(folder, config.intra_threads)
+        self.runtime = runtime or load_runtime(_wish(config, folder, self.bundle), self.bundle)
         self._vocabulary = Vocabulary(self.bundle.tokens, self.bundle.token_separator)
         self.frame_s = self.bundle.subsampling / FRAMES_PER_SECOND
 
@@ -104,6 +113,25 @@ class CtcModel:
     def stable_text(self, hypothesis: Hypothesis) -> str:
         """Return what the text begins with, whatever follows."""
         return self._vocabulary.text(hypothesis.token_ids[: hypothesis.num_stable])
+
+
+def _wish(config: CtcConfig, folder: Path, bundle: Bundle) -> Wish:
+    streaming = bundle.streaming
+    exported = (streaming.chunk_size, streaming.num_left_chunks) if streaming else (16, 4)
+    left = exported[1] if config.num_left_chunks is None else config.num_left_chunks
+    chunk_size = config.decoding_chunk_size or exported[0]
+    if left < 0:
+        left = int(config.max_cache_s * FRAMES_PER_SECOND / (chunk_size * bundle.subsampling))
+    return Wish(
+        config.runtime,
+        folder,
+        Path(config.plan_dir) if config.plan_dir else folder,
+        config.intra_threads,
+        config.preferred_batch_size or (),
+        config.feature_graph_batch_buckets or (),
+        chunk_size,
+        left,
+    )
 
 
 def demo_model() -> Path:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
-from oasr_backend.cores import num_cores
 from oasr_backend.decode.ctc import LogProbs
 from oasr_backend.features.fbank import num_frames as num_frames_of
 from oasr_backend.models.base import Prepared, TranscribeOptions, Transcript
 from oasr_backend.models.ctc import CtcConfig, CtcModel
 from oasr_backend.request import FRAMES_PER_SECOND
 from oasr_backend.runtime.base import EncoderRuntime
+from oasr_backend.runtime.graphs import next_above
+from oasr_backend.spans import span
 from oasr_backend.vad import SpeechDetector
 
 HOP_SAMPLES = SAMPLE_RATE_HZ // FRAMES_PER_SECOND
@@ -32,17 +33,16 @@ class CtcRecognizer:
     def __init__(self, config: CtcConfig, runtime: EncoderRuntime | None = None) -> None:
         """Load the bundle; raises ConfigError where it cannot."""
         self._model = CtcModel(config, runtime)
-        self.parallel_batches = max(1, num_cores() // (config.intra_threads or num_cores()))
+        self.parallel_batches = self._model.runtime.parallel_batches
         self._detector = SpeechDetector()
-        self._num_mels = self._model.bundle.features.num_mels
         self.max_piece_frames = round(config.max_piece_s * FRAMES_PER_SECOND)
         # Made here, since making it takes as long as a good part of a batch, and rehearsals are measured.
         noise = np.random.default_rng(0).normal(size=self.max_piece_frames * HOP_SAMPLES)
         self._noise = (0.01 * noise).astype(np.float32)
 
     def window_frames(self, num_frames: int) -> int:
-        """Return `num_frames`: there is no window."""
-        return num_frames
+        """Return what it is padded to, if anything."""
+        return next_above(self._model.runtime.buckets_frames, num_frames)
 
     def check_options(self, options: TranscribeOptions) -> None:
         self._model.check_options(options)
@@ -62,17 +62,14 @@ class CtcRecognizer:
 
     def transcribe(self, batch: Sequence[Prepared]) -> list[Transcript]:
         """Return one transcript for each piece, in order."""
-        lengths = np.array([num_frames_of(len(piece.inputs)) for piece in batch], np.int64)
-        features = np.zeros((len(batch), lengths.max(), self._num_mels), np.float32)
-        for row, length, piece in zip(features, lengths, batch, strict=True):
-            [row[:length]] = self._model.runtime.features(piece.inputs[np.newaxis])
         log_probs, encoded_lengths = self._model.runtime.encode(
-            features, lengths, self._chunk_size(), self._num_left_chunks()
+            [piece.inputs for piece in batch], self._chunk_size(), self._num_left_chunks()
         )
-        return [
-            self._decode(row[:length], piece.options.words)
-            for row, length, piece in zip(log_probs, encoded_lengths, batch, strict=True)
-        ]
+        with span("decode"):
+            return [
+                self._decode(row[:length], piece.options.words)
+                for row, length, piece in zip(log_probs, encoded_lengths, batch, strict=True)
+            ]
 
     def rehearse(self, num_rows: int, num_frames: int) -> None:
         """Run noise: what a CTC model takes does not depend on what is said."""

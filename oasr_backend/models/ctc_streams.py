@@ -18,7 +18,7 @@ from oasr_backend.features import fbank
 from oasr_backend.models.base import TranscribeOptions
 from oasr_backend.models.ctc import CtcConfig, CtcModel
 from oasr_backend.models.streams import Partial
-from oasr_backend.runtime.base import ChunkBatch, ChunkOutput, EncoderRuntime
+from oasr_backend.runtime.base import CacheShape, ChunkBatch, ChunkOutput, EncoderRuntime, Kept
 
 NO_SAMPLES = np.zeros(0, np.float32)
 
@@ -105,15 +105,15 @@ class CtcStreams:
                 f"num_cache_blocks is {num_blocks}; one stream fills {max_blocks}: raise it, or lower num_left_chunks "
                 "or max_cache_s"
             )
-        self._pools = CachePools(
-            blocks=Pool(
-                num_blocks, (streaming.num_planes, self._chunk_size, streaming.plane_width)
-            ),
-            contexts=Pool(
-                max_streams, (streaming.conv_layers, streaming.conv_frames, streaming.conv_size)
-            ),
-            max_blocks=max_blocks,
+        shape = CacheShape(
+            num_blocks,
+            (streaming.num_planes, self._chunk_size, streaming.plane_width),
+            max_streams,
+            (streaming.conv_layers, streaming.conv_frames, streaming.conv_size),
         )
+        self.parallel_batches = self._model.runtime.parallel_batches
+        self._caches = self._model.runtime.caches(shape)
+        self._pools = CachePools(Pool(num_blocks), Pool(max_streams), max_blocks, self._caches)
         self._ends_at_capacity = config.at_capacity == "finish" and _sees_all(config, streaming)
         self.chunk_frames = self._chunk_size * bundle.subsampling
 
@@ -138,7 +138,7 @@ class CtcStreams:
 
     def prepare(self, streams: Sequence[CtcStream], num_rows: int) -> ChunkBatch:
         """Return the inputs of one chunk of each stream, which is due and reserved, in a forward of `num_rows` rows."""
-        bundle, blocks, contexts = self._model.bundle, self._pools.blocks, self._pools.contexts
+        bundle = self._model.bundle
         num_entries = self._num_entries(max(len(stream.cache.blocks) for stream in streams))
         table = np.zeros((num_rows, num_entries), np.int64)
         chunk_length, offset, cache_length = np.zeros((3, num_rows), np.int64)
@@ -153,29 +153,25 @@ class CtcStreams:
             cache_length[row] = len(cache.blocks) * self._chunk_size
             table[row, : len(cache.blocks)] = cache.blocks
             places[row] = cache.context
-        return ChunkBatch(
-            samples,
-            chunk_length,
-            offset,
-            cache_length,
-            table,
-            blocks.array,
-            contexts.array[places],
-        )
+        return ChunkBatch(samples, chunk_length, offset, cache_length, table, places)
 
     def forward(self, inputs: ChunkBatch) -> ChunkOutput:
         """Run it; several threads may, for streams of their own."""
-        return self._model.runtime.encode_chunks(inputs)
+        return self._caches.run(inputs)
 
     def take(self, streams: Sequence[CtcStream], inputs: ChunkBatch, outputs: ChunkOutput) -> None:
         """Give each stream what its chunk has given."""
-        for row, stream in enumerate(streams):
-            # What may fail first: a stream whose chunk has not counted runs it again.
-            stream.take(outputs.log_probs[row, : inputs.chunk_length[row]])
-            stream.cache.append(self._pools, outputs.new_kv[row], outputs.new_conv_cache[row])
-            stream.is_full = (
-                self._ends_at_capacity and stream.num_chunks_run > self._pools.max_blocks
-            )
+        kept: list[Kept] = []
+        try:
+            for row, stream in enumerate(streams):
+                # What may fail first: a stream whose chunk has not counted runs it again.
+                stream.take(outputs.log_probs[row, : inputs.chunk_length[row]])
+                kept.append((row, *stream.cache.append(self._pools.max_blocks)))
+                stream.is_full = (
+                    self._ends_at_capacity and stream.num_chunks_run > self._pools.max_blocks
+                )
+        finally:
+            self._caches.keep(outputs, kept)
 
     def swap_out(self, stream: CtcStream) -> None:
         """Move what a stream holds of the caches to host memory; `reserve` brings it back."""

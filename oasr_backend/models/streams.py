@@ -57,10 +57,12 @@ class StreamingModel(Protocol[StreamT]):
     """A loaded model of streams; one thread calls it, but for `open` and `forward`.
 
     chunk_frames: feature frames of 10 ms from one encoder chunk to the next.
+    parallel_batches: how many forwards it best runs at a time.
     num_blocks, num_blocks_used: of the cache.
     """
 
     chunk_frames: int
+    parallel_batches: int
 
     @property
     def num_blocks(self) -> int: ...

@@ -1,12 +1,13 @@
 """What a model asks of the runtime that runs its graphs.
 
-It knows nothing of streams or of text: arrays in, arrays out.
+It knows nothing of streams or of text: arrays in, arrays out. What streams keep between chunks stays where it runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,7 @@ class ChunkBatch:
     offset: (batch,), encoder frames of the stream before this chunk.
     cache_length: (batch,), how many of them are visible.
     block_table: (batch, entries), the places of the blocks that hold them.
-    pool: (blocks, planes, block, width), all streams' blocks.
-    conv_cache: (batch, layers, conv_frames, conv_size).
+    context: (batch,), the place of the stream's convolution context.
     """
 
     samples: Floats
@@ -33,37 +33,72 @@ class ChunkBatch:
     offset: Ints
     cache_length: Ints
     block_table: Ints
-    pool: Floats
-    conv_cache: Floats
+    context: Ints
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkOutput:
     """What a batch of chunks gave.
 
-    log_probs: (batch, chunk, vocabulary); new_kv: (batch, planes, chunk, width); new_conv_cache: like
-    conv_cache.
+    log_probs: (batch, chunk, vocabulary).
+    new: what its rows' streams keep; see `ChunkCaches.keep`.
     """
 
     log_probs: Floats
-    new_kv: Floats
-    new_conv_cache: Floats
+    new: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """How much streams keep: blocks of (planes, chunk, width), contexts of (layers, conv_frames, conv_size)."""
+
+    num_blocks: int
+    block: tuple[int, int, int]
+    num_contexts: int
+    context: tuple[int, int, int]
+
+
+Kept = tuple[int, int | None, int]
+"""A row of a batch, and the places that its block (None for none) and its context go to."""
+
+
+class ChunkCaches(Protocol):
+    """What streams keep between chunks, by place, and the graph that reads it.
+
+    Everything in it is finite: what a freed place held stays until it is written anew.
+    """
+
+    def run(self, batch: ChunkBatch) -> ChunkOutput:
+        """Run one chunk of each stream of a batch; several threads may, at once, for streams of their own."""
+
+    def keep(self, output: ChunkOutput, rows: Sequence[Kept]) -> None:
+        """Keep what a batch gave; while other batches run, of other streams."""
+
+    def save(self, blocks: Sequence[int], context: int) -> Any:
+        """Return what those places hold, in host memory."""
+
+    def load(self, saved: Any, blocks: Sequence[int], context: int) -> None:
+        """Put what was saved into as many places."""
 
 
 class EncoderRuntime(Protocol):
-    """Runs a bundle's graphs."""
+    """Runs a bundle's graphs.
 
-    def features(self, samples: Floats) -> Floats:
-        """Return features (batch, frames, mels) of (batch, samples) in ±1 at 16 kHz, 400 of them at least."""
+    parallel_batches: how many batches it best runs at a time.
+    buckets_frames: lengths to which whole utterances are padded, ascending; () where they are not.
+    """
+
+    parallel_batches: int
+    buckets_frames: tuple[int, ...]
 
     def encode(
-        self, features: Floats, lengths: Ints, chunk_size: int, num_left_chunks: int
+        self, utterances: Sequence[Floats], chunk_size: int, num_left_chunks: int
     ) -> tuple[Floats, Ints]:
         """Return log-probabilities (batch, frames', vocabulary) of whole utterances and their valid frames' (batch,).
 
-        features: (batch, frames, mels), right-padded; lengths: (batch,), valid frames.
+        utterances: each (samples,) in ±1 at 16 kHz, long enough for an encoder frame.
         chunk_size, num_left_chunks: the mask of the attention; 0 for full context, and -1 for all of the past.
         """
 
-    def encode_chunks(self, batch: ChunkBatch) -> ChunkOutput:
-        """Run one chunk of each stream of a batch; several threads may, at once."""
+    def caches(self, shape: CacheShape) -> ChunkCaches:
+        """Return caches of that shape, with the graph of chunks over them."""

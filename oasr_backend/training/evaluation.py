@@ -60,9 +60,7 @@ class Recognizer:
 
     def transcribe(self, waveform: Waveform, chunking: Chunking) -> str:
         """Return the text of one clip."""
-        features = self._runtime.features(waveform[np.newaxis])
-        lengths = np.array([features.shape[1]])
-        logs, _ = self._runtime.encode(features, lengths, chunking.size, chunking.left)
+        logs, _ = self._runtime.encode([waveform], chunking.size, chunking.left)
         return decode(logs[0].argmax(axis=-1).tolist())
 
 

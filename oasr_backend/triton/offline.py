@@ -17,6 +17,7 @@ from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.engine.job import Utterance
 from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.errors import AsrError, ClientError, ServerError
+from oasr_backend.spans import span
 from oasr_backend.triton.logs import log_to_triton
 from oasr_backend.triton.metrics import TritonMetrics
 from oasr_backend.triton.replies import UtterancesReply
@@ -39,6 +40,8 @@ class OfflineModel:
         settings = read_settings(json.loads(args["model_config"]))
         recognizer = settings.family.load(settings.family_options)
         config = settings.engine_config(recognizer.fixed_window_frames)
+        if config.nvtx:
+            span.switch_on()
         self._metrics = TritonMetrics(pb_utils, settings.model_name)
         self._numbers = count()
         self._engine = OfflineEngine(config, recognizer, self._metrics)

@@ -64,17 +64,26 @@ def read_settings(model_config: Mapping[str, Any]) -> Settings:
     batching = model_config.get("sequence_batching", {}).get("oldest")
     batching = batching or model_config.get("dynamic_batching", {})
     sizes = batching.get("preferred_batch_size") or None
+    ladder = tuple(int(size) for size in sizes) if sizes else None
     settings = Settings(
         model_name=model_config["name"],
         family=family,
-        family_options=read_options(family.options, parameters),
+        family_options=_read_family_options(family, parameters, ladder),
         engine_values={k: v for k, v in parameters.items() if k in own_names},
         max_batch_size=max_batch_size,
-        preferred_batch_size=tuple(int(size) for size in sizes) if sizes else None,
+        preferred_batch_size=ladder,
         bounds_triton_queue=_bounds_queue(model_config.get("dynamic_batching", {})),
     )
     settings.engine_config(fixed_window_frames=None)
     return settings
+
+
+def _read_family_options(
+    family: Family, parameters: Mapping[str, str], ladder: tuple[int, ...] | None
+) -> Any:
+    """Read a family's own options; one that prepares itself for the ladder's sizes is told them."""
+    told = {name: ladder for name in option_names(family.options) if name in FROM_TRITON}
+    return read_options(family.options, parameters, **told)
 
 
 def check_streaming(model_config: Mapping[str, Any], config: EngineConfig) -> None:

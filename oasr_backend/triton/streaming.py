@@ -19,6 +19,7 @@ from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.engine.stream import Chunk, ChunkResult, StreamRequest
 from oasr_backend.engine.streaming import StreamingEngine, idle_text
 from oasr_backend.errors import AsrError, ClientError, ConfigError, ServerError, shown
+from oasr_backend.spans import span
 from oasr_backend.triton.logs import log_to_triton
 from oasr_backend.triton.metrics import TritonMetrics
 from oasr_backend.triton.replies import ChunkReply
@@ -60,6 +61,8 @@ class StreamModel:
         model = load(
             settings.family_options, self._config.max_streams or self._config.max_batch_size
         )
+        if self._config.nvtx:
+            span.switch_on()
         self._metrics = TritonMetrics(pb_utils, settings.model_name)
         self._engine = StreamingEngine(self._config, model, self._metrics)
         self._engine.warm_up()

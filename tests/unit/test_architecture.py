@@ -1,6 +1,8 @@
 """The rules of the house: which way imports run, and how long a file may be."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,13 @@ LAYERS = [
     "decode",
     "cache",
     "runtime",
+    "plans",
     "segment",
     "vad",
     "features",
     "audio",
     "scheduler",
+    "contract",
     "bundle",
     "request",
     "config",
@@ -30,12 +34,19 @@ LAYERS = [
 ]
 """From the top down: a module imports from its own layer and from lower ones."""
 
+ON_A_GPU = ("cuda", "graphed", "tensorrt", "torch")
+"""Modules of the runtime that need torch."""
+
 LOWER_BUT_KNOWN = {
     ("audio", "models.base"),  # the array types
     ("segment", "models.base"),
     ("vad", "models.base"),
     ("features", "models.base"),
     ("decode", "models.base"),  # a word with its times
+    # PyTorch's model is a runtime too, on a GPU.
+    ("runtime", "export.features"),
+    ("runtime", "export.graphs"),
+    ("runtime", "export.wenet"),
 }
 
 
@@ -82,8 +93,20 @@ def test_only_a_model_py_imports_tritons_module(path):
 
 def test_serving_never_imports_torch():
     offline = {PACKAGE / "export", PACKAGE / "training"}
-    serving = [path for path in SOURCES if not offline & set(path.parents)]
+    serving = [
+        path
+        for path in SOURCES
+        if not offline & set(path.parents) and path.stem not in ON_A_GPU and path.stem != "choose"
+    ]
     assert not [path for path in serving if "torch" in {m.split(".")[0] for m in imports_of(path)}]
+
+
+def test_what_needs_torch_to_run_on_a_gpu_is_imported_where_it_is_chosen_and_nowhere_else():
+    modules = {f"oasr_backend.runtime.{name}" for name in ON_A_GPU}
+    importers = {path.stem for path in SOURCES if modules & set(imports_of(path))}
+    assert importers <= {*ON_A_GPU, "choose"}
+    code = "import sys, oasr_backend.models; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

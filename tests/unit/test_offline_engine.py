@@ -1,5 +1,6 @@
 """What the engine owes every utterance: exactly one result, the right one, whatever its neighbours do."""
 
+import contextlib
 import threading
 import weakref
 from dataclasses import replace
@@ -584,13 +585,16 @@ def test_an_engine_of_many_threads_that_breaks_answers_everybody_and_stops(broke
         raise RuntimeError("broken")
 
     setattr(engine._scheduler, broken, fails)
-    engine.add_request(ones("second"), results.append)
+    accepted = ["first"]
+    with contextlib.suppress(UnavailableError):  # where a thread has found it broken already
+        engine.add_request(ones("second"), results.append)
+        accepted.append("second")
     gate.opened.set()
     for thread in engine._threads:
         thread.join(30)
         assert not thread.is_alive()
     engine.close()
-    assert sorted(r.request_id for r in results) == ["first", "second"]
+    assert sorted(r.request_id for r in results) == accepted
 
 
 def test_many_threads_are_answered_once_by_many_workers():

@@ -1,0 +1,143 @@
+"""Which runtime a bundle gets on which machine, and what the log says of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import shutil
+
+import pytest
+
+from oasr_backend.bundle import read_bundle
+from oasr_backend.errors import ConfigError
+from oasr_backend.models.ctc import CtcConfig, CtcModel, demo_model
+from oasr_backend.runtime import choose
+from oasr_backend.runtime.choose import Wish, load_runtime
+from oasr_backend.runtime.onnx import OnnxRuntime
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    folder = tmp_path / "bundle"
+    shutil.copytree(demo_model(), folder)
+    return folder
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Names of the runtimes that were loaded, in place of loading those that need a card."""
+    names = []
+    loaders = {name: lambda *_, name=name: names.append(name) for name in choose.RUNTIMES[1:]}
+    monkeypatch.setattr(choose, "_LOADERS", loaders)
+    return names
+
+
+def wish(folder, name="auto"):
+    return Wish(name, folder, folder, 1, (1, 2), (), 16, 4)
+
+
+def has_card(monkeypatch):
+    monkeypatch.setattr(choose, "compute_capability", lambda: "8.9")
+
+
+def choice(folder, caplog):
+    caplog.set_level(logging.INFO, "oasr_backend.runtime.choose")
+    load_runtime(wish(folder), read_bundle(folder))
+    return caplog.messages[-1]
+
+
+def test_without_a_card_it_is_onnx_runtime_on_the_cpu(bundle, caplog):
+    assert isinstance(load_runtime(wish(bundle), read_bundle(bundle)), OnnxRuntime)
+    assert choice(bundle, caplog) == (
+        f"runtime of {bundle}: onnx, since there is no NVIDIA driver here"
+    )
+
+
+def test_with_a_card_plans_come_first(bundle, loaded, monkeypatch, caplog):
+    has_card(monkeypatch)
+    (bundle / "encoder.tensorrt_rtx.plan").touch()
+    assert choice(bundle, caplog) == (
+        f"runtime of {bundle}: tensorrt_rtx, since there is no encoder.tensorrt.plan"
+    )
+    (bundle / "encoder.tensorrt.plan").touch()
+    assert choice(bundle, caplog) == f"runtime of {bundle}: tensorrt, the best there is"
+    assert loaded == ["tensorrt_rtx", "tensorrt"]
+
+
+def test_without_plans_torch_takes_the_checkpoint_in_the_bundle(
+    bundle, loaded, monkeypatch, caplog
+):
+    has_card(monkeypatch)
+    (bundle / "torch").mkdir()
+    assert choice(bundle, caplog) == (
+        f"runtime of {bundle}: torch, since there is no encoder.tensorrt.plan; there is no encoder.tensorrt_rtx.plan"
+    )
+    assert loaded == ["torch"]
+
+
+def test_with_nothing_for_the_card_it_is_the_cpu_and_the_log_says_what_each_lacks(
+    bundle, loaded, monkeypatch, caplog
+):
+    has_card(monkeypatch)
+    assert choice(bundle, caplog) == (
+        f"runtime of {bundle}: onnx, since there is no encoder.tensorrt.plan; there is no encoder.tensorrt_rtx.plan; "
+        "the bundle has no checkpoint for torch; ONNX Runtime has no CUDA provider"
+    )
+    assert loaded == ["onnx"]
+
+
+def test_a_runtime_that_needs_torch_says_so_where_it_is_missing(bundle, monkeypatch):
+    has_card(monkeypatch)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
+    )
+    for name in ("tensorrt", "torch"):
+        with pytest.raises(ConfigError) as caught:
+            load_runtime(wish(bundle, name), read_bundle(bundle))
+        assert str(caught.value) == (
+            f"runtime is {name!r}, which needs torch for the card's memory and graphs; it is not installed: pip "
+            "install 'oasr-backend[gpu]', or set runtime to onnx"
+        )
+
+
+def test_onnx_runtime_s_cuda_provider_must_be_there(bundle):
+    with pytest.raises(ConfigError) as caught:
+        load_runtime(wish(bundle, "onnx_cuda"), read_bundle(bundle))
+    assert str(caught.value) == (
+        "runtime is 'onnx_cuda'; this ONNX Runtime has no CUDA provider: install onnxruntime-gpu instead of "
+        "onnxruntime, or choose another runtime"
+    )
+
+
+def test_torch_without_a_driver_is_refused(bundle):
+    with pytest.raises(ConfigError, match="there is no NVIDIA driver here"):
+        load_runtime(wish(bundle, "torch"), read_bundle(bundle))
+
+
+def test_an_unknown_runtime_names_those_that_are_known():
+    with pytest.raises(
+        ConfigError, match=r"runtime is 'openvino'; it must be one of auto, tensorrt"
+    ):
+        CtcConfig(runtime="openvino")
+
+
+def test_a_model_asks_for_the_ladder_and_the_plans_that_its_options_name(bundle, monkeypatch):
+    wishes = []
+    monkeypatch.setattr(
+        "oasr_backend.models.ctc.load_runtime", lambda wish, bundle: wishes.append(wish)
+    )
+    config = CtcConfig(
+        str(bundle),
+        runtime="tensorrt",
+        plan_dir="/plans",
+        preferred_batch_size=(1, 4),
+        feature_graph_batch_buckets=(4,),
+        num_left_chunks=-1,
+        max_cache_s=12.8,
+    )
+    CtcModel(config)
+    [asked] = wishes
+    assert (asked.name, str(asked.plans)) == ("tensorrt", "/plans")
+    assert (asked.rungs, asked.feature_rungs) == ((1, 4), (4,))
+    assert (asked.chunk_size, asked.max_entries) == (16, 20)  # 0.64 s a chunk
