@@ -96,7 +96,7 @@ perf() {
     shift 2
     if $quick; then sweep=${sweep%%=*}=2; fi
     step "$name" served ./scripts/perf_analyzer.sh -u localhost:18001 "$sweep" --measurement-interval 5000 \
-        --stability-percentage 50 --max-trials 2 -f "$PWD/$output/$name.csv" "$@"
+        --stability-percentage 999 --max-trials 3 -f "$PWD/$output/$name.csv" "$@"
 }
 perf perf-offline --concurrency-range=1:9:4
 perf perf-offline-rate --request-rate-range=2:8:3

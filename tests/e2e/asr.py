@@ -218,12 +218,12 @@ def metrics(server: Any) -> dict[str, float]:
 
 
 def batch_sizes(server: Any) -> dict[int, int]:
-    """Return how many batches had which size (sizes 1 to 8 exactly, larger ones by bucket)."""
-    found = {}
+    """Return how many batches of all models had which size (sizes 1 to 8 exactly, larger ones by bucket)."""
+    found: dict[int, int] = {}
     for name, value in metrics(server).items():
-        match = re.match(r'oasr_batch_size_bucket\{.*le="([0-9.]+)"\}', name)
+        match = re.match(r'oasr_batch_size_bucket\{.*le="([0-9]+)"', name)
         if match:
-            found[int(float(match[1]))] = int(value)
+            found[int(match[1])] = found.get(int(match[1]), 0) + int(value)
     sizes, below = {}, 0
     for size in sorted(found):
         sizes[size] = found[size] - below
