@@ -82,6 +82,12 @@ class Bundle:
     context_frames: int = 7
     offline_chunk_size: int = 0
 
+    @property
+    def graph_files(self) -> tuple[str, ...]:
+        """The files of its graphs."""
+        whole = (FEATURES_FILE, ENCODER_FILE)
+        return whole if self.streaming is None else (*whole, CHUNK_FILE)
+
     def chunk_frames(self, num_encoder_frames: int) -> int:
         """Return how many feature frames so many encoder frames need."""
         return (num_encoder_frames - 1) * self.subsampling + self.context_frames
@@ -127,7 +133,7 @@ def read_bundle(folder: Path) -> Bundle:
     tokens = read_tokens(folder / TOKENS_FILE)
     parts = {"tokens": tokens, "features": features, "streaming": streaming}
     bundle = _read(Bundle, {**metadata, **parts}, path)
-    for name in [FEATURES_FILE, ENCODER_FILE] + [CHUNK_FILE] * (streaming is not None):
+    for name in bundle.graph_files:
         if not (folder / name).is_file():
             raise ConfigError(f"{folder} has no {name}, which its {METADATA_FILE} names: {REMEDY}")
     if not 0 <= bundle.blank_id < len(tokens):

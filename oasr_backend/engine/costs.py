@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from oasr_backend.config import EngineConfig
 from oasr_backend.engine.metrics import Metrics
 from oasr_backend.errors import ConfigError
+from oasr_backend.files import write_whole
 from oasr_backend.models.base import Recognizer
 from oasr_backend.scheduler import CostTable
 
@@ -249,9 +249,4 @@ def read_cost_table(path: Path) -> CostTable | None:
 
 def write_cost_table(path: Path, table: CostTable) -> None:
     """Write a cost table as JSON, in one piece or not at all; OSError where it cannot be written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(table.as_dict(), indent=1) + "\n", "utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, (json.dumps(table.as_dict(), indent=1) + "\n").encode())

@@ -7,7 +7,6 @@ said by `profiles.py`, what the plan then is by `fingerprint.py`.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from oasr_backend.bundle import CHUNK_FILE, ENCODER_FILE, FEATURES_FILE, read_bundle
+from oasr_backend.bundle import FEATURES_FILE, read_bundle
 from oasr_backend.contract import CONTRACTS, model_sizes
 from oasr_backend.errors import ConfigError
+from oasr_backend.files import write_whole
 from oasr_backend.plans.card import compute_capability
 from oasr_backend.plans.check import check_onnx
 from oasr_backend.plans.fingerprint import (
@@ -76,12 +76,11 @@ def build_plans(
     ConfigError for a graph or an option that TensorRT refuses.
     """
     bundle = read_bundle(folder)
-    names = [FEATURES_FILE, ENCODER_FILE] + [CHUNK_FILE] * (bundle.streaming is not None)
-    for name in names:
+    for name in bundle.graph_files:
         check_onnx(folder / name, CONTRACTS[name], model_sizes(bundle))
     return [
         _build_one(library, folder / name, profiles(name, bundle, options.sizing), options, on_step)
-        for name in names
+        for name in bundle.graph_files
     ]
 
 
@@ -143,16 +142,6 @@ def compile_plan(
     if options.timing_cache is not None:
         write_whole(options.timing_cache, bytes(config.get_timing_cache().serialize()))
     return bytes(plan)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file in one piece or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _fits(plan: Path, wanted: Fingerprint) -> bool:

@@ -84,7 +84,7 @@ def tensorrt_runtime(
     Rungs and duration buckets are those that the plans were built for.
     """
     library = load_flavour(flavour)
-    names = [FEATURES_FILE, ENCODER_FILE] + [CHUNK_FILE] * (bundle.streaming is not None)
+    names = bundle.graph_files
     rebuild = f"scripts/build_tensorrt.py {folder} --flavour {flavour}"
     options = {name: _options(plan_path(plans / name, flavour), rebuild) for name in names}
     for name in names:

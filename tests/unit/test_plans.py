@@ -15,8 +15,9 @@ from oasr_backend.contract import CONTRACTS, FREE_AXES, model_sizes
 from oasr_backend.errors import ConfigError
 from oasr_backend.export.features import FbankGraph
 from oasr_backend.export.graphs import ChunkGraph, OfflineGraph
+from oasr_backend.files import write_whole
 from oasr_backend.models.ctc import demo_model
-from oasr_backend.plans.build import BuildOptions, write_whole
+from oasr_backend.plans.build import BuildOptions
 from oasr_backend.plans.check import check_onnx
 from oasr_backend.plans.fingerprint import (
     Fingerprint,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from oasr_backend.benchmark.line_up import MARGIN
 from oasr_backend.config import EngineConfig
 from oasr_backend.errors import ConfigError
 from oasr_backend.models.whisper import WhisperConfig
@@ -87,6 +88,7 @@ def test_the_shipped_policy_is_cost():
     config = read_settings(model_config(**shipped)).engine_config(3000)
     assert (config.schedule_policy, config.cost_margin) == ("cost", 0.1)
     assert config.measure_costs_s == 5.0
+    assert {"cost_margin": shipped["cost_margin"]} == MARGIN  # what is measured in process too
 
 
 @pytest.mark.parametrize(
