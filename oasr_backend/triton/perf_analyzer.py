@@ -81,7 +81,7 @@ def parse_arguments(arguments: Sequence[str]) -> Load:
     parser = argparse.ArgumentParser(
         prog="perf_analyzer.sh",
         description="Load a running server with real speech through NVIDIA's perf_analyzer.",
-        epilog="Every other flag goes to perf_analyzer. Where not given: -m asr_offline (with --sequences asr_streaming) "
+        epilog="Every other flag goes to perf_analyzer. Where not given: -m asr_offline (--sequences: asr_streaming) "
         + " ".join(f"{names[0]} {value}" for names, value in DEFAULT_FLAGS.items()),
         allow_abbrev=False,
     )
