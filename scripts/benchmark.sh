@@ -102,7 +102,7 @@ perf perf-offline --concurrency-range=1:9:4
 perf perf-offline-rate --request-rate-range=2:8:3
 perf perf-streams --concurrency-range=4:16:12 --sequences
 
-if $quick; then streams=(2 4) seconds=3; else streams=(50 100 150 200 250) seconds=30; fi
+if $quick; then streams=(2 4) seconds=3; else streams=(50 100 150 200 250) seconds=20; fi
 load streams 5 1 1 --streams "${streams[@]}" --seconds "$seconds" --sherpa "$sherpa" --systems ours sherpa-onnx
 
 [ ${#wanted[@]} -gt 0 ] && exit
