@@ -5,7 +5,7 @@
     .venv/bin/python scripts/bench_batches.py whisper --options short_window=true
 
 Rows of noise as long as each other, as the engine measures them when it loads a model. The table has milliseconds a
-batch, and below it a row's share in times a batch of one.
+batch, and below it a row's share in times a batch of one; then what the names for profilers (`nvtx`) take while off.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.config import read_options
 from oasr_backend.models import FAMILIES
 from oasr_backend.models.base import FRAMES_PER_SECOND, Recognizer
+from oasr_backend.spans import span
+
+NUM_SPANS = 200_000
+SPANS_A_BATCH = 6
+"""prepare, schedule, step, features, forward, decode."""
 
 
 def main() -> None:
@@ -42,6 +47,9 @@ def main() -> None:
     for rows, times_s in zip(options.rows, table, strict=True):
         shares = [t / rows / one for t, one in zip(times_s, table[0], strict=True)]
         print_line(rows, [f"{share:.2f}" for share in shares])
+    off_s = span_time_s()
+    share = SPANS_A_BATCH * off_s / min(min(times_s) for times_s in table)
+    print(f"a span that is off: {off_s * 1e9:.0f} ns; a batch's, of the shortest: {share:.5%}")
 
 
 def measure(recognizer: Recognizer, num_rows: int, seconds: float, rounds: int) -> float:
@@ -54,6 +62,15 @@ def measure(recognizer: Recognizer, num_rows: int, seconds: float, rounds: int) 
         recognizer.rehearse(num_rows, num_frames)
         times_s.append(time.perf_counter() - start)
     return median(times_s)
+
+
+def span_time_s() -> float:
+    """Return what opening and closing a span takes while they are off."""
+    start = time.perf_counter()
+    for _ in range(NUM_SPANS):
+        with span("off"):
+            pass
+    return (time.perf_counter() - start) / NUM_SPANS
 
 
 def print_line(rows: int, cells: Sequence[str]) -> None:

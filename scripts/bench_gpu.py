@@ -3,7 +3,8 @@
 
     .venv/bin/python scripts/bench_gpu.py --runtimes torch tensorrt --output gpu.json
 
-Each runtime runs with its captured graphs. Times are medians in milliseconds, from host memory to host memory.
+Each runtime on the card runs with its captured graphs, and as NAME:eager without any. Times are medians in
+milliseconds, from host memory to host memory.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from oasr_backend.plans.card import compute_capability
 from oasr_backend.runtime.choose import Wish, load_runtime
 
 SECONDS = (2.5, 10.0)
+RUNTIMES = ["onnx", "torch:eager", "torch", "tensorrt:eager", "tensorrt"]
 
 
 def main() -> None:
@@ -63,10 +65,12 @@ def machine() -> Iterator[tuple[str, str]]:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return a runtime's latencies in milliseconds, and what it gets done a second."""
+    """Return a runtime's latencies in milliseconds, and what it gets done a second; NAME:eager captures nothing."""
     bundle = read_bundle(options.bundle)
     rungs = tuple(options.rungs)
-    wish = Wish(name, options.bundle, options.plans or options.bundle, 1, rungs, (), 16, 4)
+    kind, _, way = name.partition(":")
+    plans = options.plans or options.bundle
+    wish = Wish(kind, options.bundle, plans, 1, rungs, (), 16, 4, captures=way != "eager")
     runtime = load_runtime(wish, bundle)
     rng = np.random.default_rng(0)
     offline = {}
@@ -80,7 +84,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         for seconds in SECONDS
         for rows in rungs
     )
-    result = {"offline_ms": offline, "audio_seconds_a_second": round(best)}
+    result: dict[str, Any] = {"offline_ms": offline, "audio_seconds_a_second": round(best)}
     if bundle.streaming is not None:
         chunks = {rows: chunk_time_s(runtime, options, rows) for rows in rungs}
         chunk_s = CtcStreams(replace(CtcConfig(), model_dir=str(options.bundle)), 1, runtime)
@@ -89,6 +93,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         result["real_time_streams"] = int(
             max(rows * period_s / each for rows, each in chunks.items())
         )
+    result["runs"] = dict(runtime.runs())
     return result
 
 
@@ -137,7 +142,11 @@ def show(results: dict[str, Any], rungs: list[int]) -> None:
     for name, result in results["runtimes"].items():
         streams = result.get("real_time_streams")
         tail = f", {streams} streams in real time" if streams else ""
-        print(f"{name}: {result['audio_seconds_a_second']} seconds of audio a second{tail}")
+        counted = ", ".join(f"{number} {kind}" for kind, number in result["runs"].items())
+        print(
+            f"{name}: {result['audio_seconds_a_second']} seconds of audio a second{tail}"
+            f"{f'; runs: {counted}' if counted else ''}"
+        )
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -147,7 +156,7 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--bundle", type=Path, default=demo_model(), help="default: the demo model")
     add("--plans", type=Path, help="a folder of TensorRT plans (default: the bundle's own)")
-    add("--runtimes", nargs="+", default=["onnx", "torch", "tensorrt"])
+    add("--runtimes", nargs="+", default=RUNTIMES)
     add("--rungs", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
     add("--rounds", type=int, default=30)
     add("--output", type=Path, help="a JSON file of everything")

@@ -5,7 +5,7 @@ check, and a text from the server that it starts.
     sudo .venv/bin/python scripts/container_check.py /tmp/container
 
 Debian's debootstrap makes the file system in place of NVIDIA's image, and the wheel's tritonserver is installed in
-place of the image's (`VARIANT=serve`). It needs root, and debootstrap and dockerfile-parse installed.
+place of the image's (`VARIANT=serve`). It needs root and debootstrap.
 """
 
 from __future__ import annotations

@@ -133,25 +133,29 @@ async def run(options: argparse.Namespace) -> None:
 async def run_streams(
     options: argparse.Namespace, line_up: LineUp, clips: Sequence[Samples]
 ) -> None:
-    """Run live streams on each system in turn, and print their table."""
+    """Run live streams on the systems by turns, and print their table."""
     options.output.mkdir(parents=True, exist_ok=True)
     results = Results(options.output / "streams.jsonl", streams.StreamFigures)
     rng = random.Random(options.seed)
     length = round(options.seconds * SAMPLE_RATE_HZ)
     utterances = [speech.utterance(clips, length, rng) for _ in range(options.utterances)]
     pacing = streams.Pacing(options.piece_ms)
-    for name in options.systems:
-        system = line_up.streams(name, options.url)
-        await system.start()
-        try:
-            expected = await streams.alone(system, utterances, pacing)
-            for repeat, number in product(range(options.repeats), options.streams):
-                cell = Cell(name, "", "streams", number, 0.0, repeat)
-                if results.find(cell) is None:
-                    on_done = progress(f"{name}, {number} streams, repeat {repeat + 1}", number)
-                    heard = await streams.paced(system, utterances, number, pacing, repeat, on_done)
-                    results.add(cell, streams.figures_of(heard, expected))
-        finally:
+    running = []
+    try:
+        for name in options.systems:
+            system = line_up.streams(name, options.url)
+            await system.start()
+            running.append(system)
+        expected = {s.name: await streams.alone(s, utterances, pacing) for s in running}
+        for repeat, number, system in product(range(options.repeats), options.streams, running):
+            cell = Cell(system.name, "", "streams", number, 0.0, repeat)
+            if results.find(cell) is None:
+                title = f"{system.name}, {number} streams, repeat {repeat + 1}"
+                on_done = progress(title, number)
+                heard = await streams.paced(system, utterances, number, pacing, repeat, on_done)
+                results.add(cell, streams.figures_of(heard, expected[system.name]))
+    finally:
+        for system in running:
             await system.stop()
     print(
         f"{options.piece_ms} ms a request, encoder chunks of {pacing.chunk_ms:g} ms, streams of {options.seconds:g} s, "

@@ -86,6 +86,9 @@ class FakeRecognizer:
         self.rehearsed.append((num_rows, num_frames))
         self.clock.advance(self.rehearsal_s(num_rows, num_frames))
 
+    def runs(self) -> dict[str, int]:
+        return {"replay": len(self.batches)}
+
     def rehearsal_s(self, num_rows: int, num_frames: int) -> float:
         return 0.1 + 0.01 * num_rows
 
@@ -123,6 +126,9 @@ class FakeStreamingModel:
         self.num_blocks, self.num_blocks_used = num_blocks, 0
         self.max_chunks = max_chunks
         self.batches: list[tuple[int, int]] = []
+
+    def runs(self) -> dict[str, int]:
+        return {"replay": len(self.batches)}
 
     def open(self, options: TranscribeOptions, sample_rate_hz: int) -> FakeStream:
         if options.language not in (None, "en"):

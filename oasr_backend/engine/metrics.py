@@ -6,9 +6,10 @@ The table below is the whole list. It knows nothing of Triton: the sink behind `
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 
@@ -71,6 +72,9 @@ METRICS: dict[str, MetricDefinition] = {
     "oasr_preemptions_total": MetricDefinition(
         MetricKind.COUNTER, "Streams sent back to wait because the cache had no room"
     ),
+    "oasr_graph_runs": MetricDefinition(
+        MetricKind.GAUGE, "Runs on a GPU so far: replays of captured graphs, or eager without one"
+    ),
 }
 
 
@@ -88,6 +92,16 @@ class Metrics(Protocol):
 
     def watch(self, name: str, read: Callable[[], float], **labels: str) -> None:
         """Have a gauge show what `read` returns, which may be called from any thread."""
+
+
+def watch_runs(metrics: Metrics, runs: Callable[[], Mapping[str, int]]) -> None:
+    """Have `oasr_graph_runs` show what `runs` tells of each kind, where it tells any."""
+
+    def number(kind: str) -> float:
+        return runs()[kind]
+
+    for kind in runs():
+        metrics.watch("oasr_graph_runs", partial(number, kind), kind=kind)
 
 
 class MemoryMetrics:

@@ -26,13 +26,14 @@ from oasr_backend.audio import (
     check_samples,
 )
 from oasr_backend.config import EngineConfig
+from oasr_backend.cores import stand_back
 from oasr_backend.engine.asking import Asking
 from oasr_backend.engine.backlog import Backlog
 from oasr_backend.engine.costs import BatchCosts
 from oasr_backend.engine.deadlines import Deadlines
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.job import Job, Pieces, Result, Row, Utterance
-from oasr_backend.engine.metrics import MemoryMetrics, Metrics
+from oasr_backend.engine.metrics import MemoryMetrics, Metrics, watch_runs
 from oasr_backend.errors import (
     AsrError,
     CancelledError,
@@ -88,6 +89,7 @@ class OfflineEngine:
         self._max_rows_in_flight = 2 * most_rows * self._num_threads
         self._backlog = Backlog(config.max_waiting, config.max_waiting_mb)
         self._metrics.watch("oasr_backlog_requests", lambda: self.num_unanswered)
+        watch_runs(self._metrics, recognizer.runs)
         # Who holds it owns the scheduler and the jobs.
         self._desk = threading.Lock()
         self._threads = [
@@ -207,7 +209,8 @@ class OfflineEngine:
         pieces = job.pieces or self._open(job)
         job.pieces = pieces
         piece, is_last = pieces.take()
-        prepared = self._recognizer.prepare(piece.samples, job.utterance.options)
+        with span("prepare"):
+            prepared = self._recognizer.prepare(piece.samples, job.utterance.options)
         return Row(job, piece.start_s, prepared), is_last
 
     def _open(self, job: Job) -> Pieces:
@@ -264,6 +267,7 @@ class OfflineEngine:
         So no batch and no answer waits for another thread to wake. One thread at a time is at the desk; where nothing
         is to run it waits there for commands, and the others wait for the desk.
         """
+        stand_back(self._config.compute_nice)
         while True:
             with self._desk:
                 try:

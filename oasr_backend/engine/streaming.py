@@ -20,9 +20,10 @@ import numpy as np
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples, check_sample_rate, check_samples
 from oasr_backend.config import EngineConfig
+from oasr_backend.cores import stand_back
 from oasr_backend.engine.batches import Batch, Running, best_rows, cut
 from oasr_backend.engine.inbox import Inbox
-from oasr_backend.engine.metrics import MemoryMetrics, Metrics
+from oasr_backend.engine.metrics import MemoryMetrics, Metrics, watch_runs
 from oasr_backend.engine.stream import (
     Chunk,
     ChunkResult,
@@ -91,7 +92,9 @@ class StreamingEngine:
         # False while the cache is known to have no room for one more.
         self._may_admit = True
         self._num_workers = config.parallel_batches or model.parallel_batches
-        self._workers = workers or ThreadPoolExecutor(self._num_workers, "oasr-forward")
+        self._workers = workers or ThreadPoolExecutor(
+            self._num_workers, "oasr-forward", stand_back, (config.compute_nice,)
+        )
         self._looked_at = clock()
         self._thread = threading.Thread(target=self._run, name="oasr-streams", daemon=True)
         self._watch()
@@ -386,7 +389,9 @@ class StreamingEngine:
         started_at = self._clock()
         done: Future[tuple[Any, float]]
         try:
-            inputs = self._model.prepare([live.stream for live in batch.streams], batch.num_rows)
+            with span("prepare"):
+                streams = [live.stream for live in batch.streams]
+                inputs = self._model.prepare(streams, batch.num_rows)
             prepare_s = self._clock() - started_at
             done = self._workers.submit(self._forward, inputs, prepare_s)
         except Exception as error:
@@ -545,6 +550,7 @@ class StreamingEngine:
         watch("oasr_streams", lambda: self._scheduler.num_waiting_streaming, state="waiting")
         watch("oasr_cache_blocks", lambda: self._model.num_blocks_used, state="used")
         self._metrics.set("oasr_cache_blocks", self._model.num_blocks, state="all")
+        watch_runs(self._metrics, self._model.runs)
 
     def _fail_everything(self, error: Exception) -> None:
         with self._accepting:

@@ -6,7 +6,7 @@ transcribes a batch of prepared ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -116,3 +116,6 @@ class Recognizer(Protocol):
 
         The engine does so before the first request, which then finds everything allocated, and measures it.
         """
+
+    def runs(self) -> Mapping[str, int]:
+        """Return the runs so far by how they ran, from any thread: see `EncoderRuntime`; {} where there is one way."""

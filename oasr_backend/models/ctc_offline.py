@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -76,6 +76,9 @@ class CtcRecognizer:
         piece = self.prepare(self._noise[: num_frames * HOP_SAMPLES], TranscribeOptions())
         if piece.has_speech:
             self.transcribe([piece] * num_rows)
+
+    def runs(self) -> Mapping[str, int]:
+        return self._model.runtime.runs()
 
     def _chunk_size(self) -> int:
         return self._model.config.decoding_chunk_size or self._model.bundle.offline_chunk_size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import soxr
@@ -180,6 +180,9 @@ class CtcStreams:
     def close(self, stream: CtcStream) -> None:
         """Free what a stream holds."""
         stream.cache.free(self._pools)
+
+    def runs(self) -> Mapping[str, int]:
+        return self._model.runtime.runs()
 
     def _num_entries(self, most_blocks: int) -> int:
         """Return the width of the table: few different ones, so that the runtime finds its memory laid out."""

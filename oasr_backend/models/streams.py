@@ -6,7 +6,7 @@ by one encoder chunk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -93,6 +93,9 @@ class StreamingModel(Protocol[StreamT]):
 
     def close(self, stream: StreamT) -> None:
         """Free what a stream holds."""
+
+    def runs(self) -> Mapping[str, int]:
+        """Return the runs so far by how they ran, from any thread; see `EncoderRuntime`."""
 
 
 def run(model: StreamingModel[StreamT], streams: Sequence[StreamT], num_rows: int) -> None:

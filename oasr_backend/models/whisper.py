@@ -31,6 +31,7 @@ from oasr_backend.models.whisper_config import WhisperConfig as WhisperConfig
 from oasr_backend.models.whisper_folder import find_model
 from oasr_backend.models.whisper_vocabulary import Vocabulary
 from oasr_backend.models.whisper_words import compression_ratio, ends_in_repetition, timed_words
+from oasr_backend.spans import span
 from oasr_backend.vad import MIN_SPEECH_S, SpeechDetector
 
 LOGGER = logging.getLogger(__name__)
@@ -142,7 +143,8 @@ class WhisperRecognizer:
         has_speech, speech_frames = self._find_speech(samples, options.speech_frames)
         if not has_speech:
             return Prepared(self._nothing, num_frames, options, has_speech=False)
-        features = log_mel(amplified(samples), self._num_mels)
+        with span("features"):
+            features = log_mel(amplified(samples), self._num_mels)
         return Prepared(features, num_frames, options, speech_frames=speech_frames)
 
     def window_frames(self, num_frames: int) -> int:
@@ -181,6 +183,9 @@ class WhisperRecognizer:
             suppress_tokens=[-1, self.vocabulary.end],
         )
 
+    def runs(self) -> dict[str, int]:
+        return {}
+
     def _find_speech(self, samples: Samples, count: bool) -> tuple[bool, int | None]:
         """Return whether somebody speaks and, where that is wanted and the detector is on, for how many frames."""
         if len(samples) < MIN_SPEECH_SAMPLES:
@@ -213,7 +218,8 @@ class WhisperRecognizer:
 
     def _encode(self, pieces: Sequence[Prepared], window: int) -> Any:
         features = np.stack([padded(piece.inputs, window) for piece in pieces])
-        return self._model.encode(ctranslate2.StorageView.from_array(features))
+        with span("forward"):
+            return self._model.encode(ctranslate2.StorageView.from_array(features))
 
     def _languages(self, encoded: Any, pieces: Sequence[Prepared]) -> list[str]:
         """Return what each piece is spoken in: what the client says, else the most probable language."""
@@ -240,14 +246,15 @@ class WhisperRecognizer:
         ]
 
     def _generate(self, encoded: Any, prompts: list[list[int]], **settings: Any) -> list[_Draft]:
-        results = self._model.generate(
-            encoded,
-            prompts,
-            beam_size=self.config.beam_size,
-            return_scores=True,
-            return_no_speech_prob=True,
-            **settings,
-        )
+        with span("decode"):
+            results = self._model.generate(
+                encoded,
+                prompts,
+                beam_size=self.config.beam_size,
+                return_scores=True,
+                return_no_speech_prob=True,
+                **settings,
+            )
         return [self._draft(result, encoded, row) for row, result in enumerate(results)]
 
     def _draft(self, result: Any, encoded: Any, row: int) -> _Draft:

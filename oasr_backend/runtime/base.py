@@ -5,7 +5,7 @@ It knows nothing of streams or of text: arrays in, arrays out. What streams keep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -102,3 +102,6 @@ class EncoderRuntime(Protocol):
 
     def caches(self, shape: CacheShape) -> ChunkCaches:
         """Return caches of that shape, with the graph of chunks over them."""
+
+    def runs(self) -> Mapping[str, int]:
+        """Return the runs of graphs so far: "replay" of captured ones, "eager" without; {} where none is captured."""

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oasr_backend.bundle import ENCODER_FILE, Bundle
 from oasr_backend.errors import ConfigError
@@ -18,6 +19,9 @@ from oasr_backend.plans.fingerprint import plan_path
 from oasr_backend.plans.profiles import DEFAULT_RUNGS, Sizing
 from oasr_backend.runtime.base import EncoderRuntime
 from oasr_backend.runtime.onnx import OnnxRuntime
+
+if TYPE_CHECKING:
+    from oasr_backend.runtime.cuda import CudaDevice
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,7 @@ class Wish:
     rungs: the ladder, to which graphs are captured; () for the usual one. Plans bring their own.
     feature_rungs: batch sizes of the features' graphs; () for the ladder.
     chunk_size, max_entries: of streams.
+    captures: whether work on a GPU is captured as graphs; not, to measure what that gains.
     """
 
     name: str
@@ -47,6 +52,7 @@ class Wish:
     feature_rungs: tuple[int, ...]
     chunk_size: int
     max_entries: int
+    captures: bool = True
 
 
 def load_runtime(wish: Wish, bundle: Bundle) -> EncoderRuntime:
@@ -107,7 +113,9 @@ def _tensorrt(flavour: str) -> Callable[[Wish, Bundle], EncoderRuntime]:
         _require_torch(flavour)
         from oasr_backend.runtime.tensorrt import tensorrt_runtime
 
-        runtime = tensorrt_runtime(wish.folder, wish.plans, bundle, flavour, wish.feature_rungs)
+        runtime = tensorrt_runtime(
+            wish.folder, wish.plans, bundle, flavour, _device(wish), wish.feature_rungs
+        )
         runtime.prewarm()
         return runtime
 
@@ -119,7 +127,6 @@ def _torch(wish: Wish, bundle: Bundle) -> EncoderRuntime:
     compute_capability()
     import torch
 
-    from oasr_backend.runtime.cuda import CudaDevice
     from oasr_backend.runtime.torch import torch_runtime
 
     sizing = Sizing(
@@ -127,11 +134,16 @@ def _torch(wish: Wish, bundle: Bundle) -> EncoderRuntime:
         chunk_size=wish.chunk_size,
         max_entries=max(1, wish.max_entries),
     )
-    device, place = CudaDevice(), torch.device("cuda")
-    folder = wish.folder / CHECKPOINT_FOLDER
-    runtime = torch_runtime(folder, bundle, sizing, device, place, wish.feature_rungs)
+    folder, place = wish.folder / CHECKPOINT_FOLDER, torch.device("cuda")
+    runtime = torch_runtime(folder, bundle, sizing, _device(wish), place, wish.feature_rungs)
     runtime.prewarm()
     return runtime
+
+
+def _device(wish: Wish) -> CudaDevice:
+    from oasr_backend.runtime.cuda import CudaDevice, EagerCudaDevice
+
+    return CudaDevice() if wish.captures else EagerCudaDevice()
 
 
 def _require_torch(runtime: str) -> None:

@@ -60,3 +60,10 @@ class CudaDevice:
         if address not in self._staging:
             self._staging[address] = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=True)
         return self._staging[address]
+
+
+class EagerCudaDevice(CudaDevice):
+    """A card that captures nothing: every kernel is launched anew. What graphs gain is the difference."""
+
+    def capture(self, _work: Callable[[], None]) -> Replay:
+        raise CaptureError("graphs are switched off")

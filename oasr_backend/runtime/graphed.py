@@ -80,15 +80,12 @@ class GraphedRuntime:
         self._chunk = computations.chunk
         self._caches: list[DeviceCaches] = []
 
-    @property
-    def num_replays(self) -> int:
-        """Runs of captured graphs so far."""
-        return sum(calls.num_replays for calls in self._all_calls())
-
-    @property
-    def num_eager(self) -> int:
-        """Runs without a graph so far."""
-        return sum(calls.num_eager for calls in self._all_calls())
+    def runs(self) -> dict[str, int]:
+        calls = [self._features, self._encoder, *(caches.calls for caches in self._caches)]
+        return {
+            "replay": sum(each.num_replays for each in calls),
+            "eager": sum(each.num_eager for each in calls),
+        }
 
     def prewarm(self) -> None:
         """Capture the graphs of whole utterances, one for each rung and duration bucket."""
@@ -140,9 +137,6 @@ class GraphedRuntime:
         call.write({"samples": samples})
         self._features.run(call)
         return call.buffers["features"]
-
-    def _all_calls(self) -> list[StaticCalls]:
-        return [self._features, self._encoder, *(caches.calls for caches in self._caches)]
 
 
 class DeviceCaches:

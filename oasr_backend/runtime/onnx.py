@@ -72,6 +72,9 @@ class OnnxRuntime:
     def caches(self, shape: CacheShape) -> HostCaches:
         return HostCaches(shape, self._run_chunks)
 
+    def runs(self) -> dict[str, int]:
+        return {}
+
     def _run_chunks(
         self, samples: Floats, others: Mapping[str, Floats | Ints]
     ) -> tuple[Floats, Floats, Floats]:

@@ -77,7 +77,12 @@ class PlanComputation:
 
 
 def tensorrt_runtime(
-    folder: Path, plans: Path, bundle: Bundle, flavour: str, feature_rungs: Sequence[int] = ()
+    folder: Path,
+    plans: Path,
+    bundle: Bundle,
+    flavour: str,
+    device: CudaDevice,
+    feature_rungs: Sequence[int] = (),
 ) -> GraphedRuntime:
     """Return a runtime of the plans in `plans` for the bundle in `folder`; ConfigError where they do not fit.
 
@@ -97,7 +102,6 @@ def tensorrt_runtime(
         )
         check_fingerprint(plan_path(plans / name, flavour), wanted, rebuild)
     sizing = Sizing.from_dict(options[ENCODER_FILE])
-    device = CudaDevice()
     logger = library.Logger(library.Logger.WARNING)
     loader: trt.Runtime = library.Runtime(logger)
 

@@ -15,8 +15,7 @@ from oasr_backend.models.ctc_streams import CtcStreams
 from oasr_backend.plans.build import BuildOptions, build_plans
 from oasr_backend.plans.library import FLAVOURS, is_installed, load_flavour
 from oasr_backend.plans.profiles import Sizing
-from oasr_backend.runtime.cuda import CudaDevice
-from oasr_backend.runtime.graphs import CaptureError
+from oasr_backend.runtime.cuda import CudaDevice, EagerCudaDevice
 from oasr_backend.runtime.onnx import OnnxRuntime
 from oasr_backend.runtime.tensorrt import tensorrt_runtime
 from oasr_backend.runtime.torch import torch_runtime
@@ -31,13 +30,6 @@ DATA = Path(__file__).parents[1] / "data"
 SIZING = Sizing(rungs=(1, 2, 4, 8), buckets_s=(2.5, 5.0, 10.0))
 TOLERANCE = {"torch": 2e-2, "tensorrt": 5e-2, "tensorrt_rtx": 5e-2}
 """Of probabilities: TF32 rounds products to 10 bits."""
-
-
-class EagerDevice(CudaDevice):
-    """Refuses to capture."""
-
-    def capture(self, work):
-        raise CaptureError("asked to run without graphs")
 
 
 def of_torch(device):
@@ -57,7 +49,7 @@ def runtime(request, tmp_path_factory):
         plans = tmp_path_factory.mktemp(name)
         options = BuildOptions(name, precision="fp32", sizing=SIZING, output=plans)
         build_plans(load_flavour(name), demo_model(), options)
-        made = tensorrt_runtime(demo_model(), plans, read_bundle(demo_model()), name)
+        made = tensorrt_runtime(demo_model(), plans, read_bundle(demo_model()), name, CudaDevice())
     made.prewarm()
     made.name = name
     return made
@@ -81,7 +73,7 @@ def probabilities(runtime, utterances):
 @pytest.mark.parametrize("seconds", [2.4, 5.0, 9.9])
 def test_graph_and_eager_and_cpu_agree_on_every_rung(runtime, rows, seconds):
     utterances = clips(rows, seconds)
-    eager = of_torch(EagerDevice())
+    eager = of_torch(EagerCudaDevice())
     theirs = probabilities(OnnxRuntime(demo_model()), utterances)
     for who in (runtime, eager):
         for ours, other in zip(probabilities(who, utterances), theirs, strict=True):
@@ -93,11 +85,11 @@ def test_batches_replay_graphs_and_allocate_nothing(runtime):
     runtime.encode(utterances, 0, -1)
     torch.cuda.synchronize()
     before = torch.cuda.memory_stats()["num_device_alloc"]
-    replays, eager = runtime.num_replays, runtime.num_eager
+    before_runs = runtime.runs()
     for _ in range(50):
         runtime.encode(utterances, 0, -1)
     assert torch.cuda.memory_stats()["num_device_alloc"] == before
-    assert (runtime.num_replays, runtime.num_eager) == (replays + 100, eager)
+    assert runtime.runs() == {**before_runs, "replay": before_runs["replay"] + 100}
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 4])

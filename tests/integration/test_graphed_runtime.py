@@ -45,19 +45,20 @@ class CpuDevice:
         return work
 
 
-def graphed():
+def graphed(feature_rungs=()):
     return torch_runtime(
         DATA / "demo_checkpoint",
         read_bundle(demo_model()),
         SIZING,
         CpuDevice(),
         torch.device("cpu"),
+        feature_rungs,
     )
 
 
-@pytest.fixture(scope="module")
-def runtime():
-    runtime = graphed()
+@pytest.fixture(scope="module", params=[(), (1, 4)], ids=["ladder", "feature buckets 1 4"])
+def runtime(request):
+    runtime = graphed(request.param)
     runtime.prewarm()
     return runtime
 
@@ -76,22 +77,22 @@ def clip(num_samples, seed=0):
 def test_whole_utterances_are_as_onnx_runtime_has_them(runtime, onnx, rows, seconds):
     longest = int(seconds * 16000)
     utterances = [clip(max(2000, longest - 3000 * row), row) for row in range(rows)]
-    replays, eager = runtime.num_replays, runtime.num_eager
+    before = runtime.runs()
     ours, our_lengths = runtime.encode(utterances, 0, -1)
     theirs, their_lengths = onnx.encode(utterances, 0, -1)
     assert our_lengths.tolist() == their_lengths.tolist()
     for mine, other, length in zip(ours, theirs, our_lengths, strict=True):
         np.testing.assert_allclose(mine[:length], other[:length], atol=2e-3)
-    assert (runtime.num_replays, runtime.num_eager) == (replays + 2, eager)
+    assert runtime.runs() == {**before, "replay": before["replay"] + 2}
 
 
 def test_a_shape_that_was_not_captured_runs_without_a_graph(runtime, onnx):
     utterances = [clip(16000, seed) for seed in range(5)]
-    eager = runtime.num_eager
+    before = runtime.runs()
     ours, _ = runtime.encode(utterances, 0, -1)
     theirs, _ = onnx.encode(utterances, 0, -1)
     np.testing.assert_allclose(ours[:, : theirs.shape[1]], theirs, atol=2e-3)
-    assert runtime.num_eager == eager + 2
+    assert runtime.runs() == {**before, "eager": before["eager"] + 2}
 
 
 def test_a_recognizer_counts_a_row_as_its_bucket(runtime):
@@ -129,8 +130,8 @@ def test_streams_over_device_caches_hear_what_host_caches_hear(num_rows):
     assert [each.transcript.text for each in ours] == [each.transcript.text for each in theirs]
     assert any(each.transcript.text for each in ours)
     assert [each.transcript.tokens for each in ours] == [each.transcript.tokens for each in theirs]
-    assert runtime.num_eager == 0
-    assert runtime.num_replays > 0
+    assert runtime.runs()["eager"] == 0
+    assert runtime.runs()["replay"] > 0
 
 
 def read_wave(path):
