@@ -52,8 +52,8 @@ class EngineConfig:
     max_audio_s: the longest audio of one utterance, in seconds.
     max_buffered_s: seconds of one stream's audio that may wait to run.
     max_idle_s: seconds after which a stream that sends nothing is over.
-    compute_nice: by how much the threads that compute are nicer than the others (0 to 19): requests and answers are
-        then passed on at once while every core computes.
+    compute_nice: by how much the threads that run whole utterances are nicer than the others (0 to 19): requests and
+        answers are then passed on at once while every core computes. Those of streams are not: they would starve.
     nvtx: name steps, scheduling, features, forwards and decoding for NVIDIA's profilers (package nvtx).
     """
 

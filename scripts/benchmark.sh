@@ -56,8 +56,8 @@ best=stock:1:0:2
 if [ -e "$output/conformer-sweep/conformer.jsonl" ]; then
     best=$($python -m oasr_backend.benchmark.best "$output/conformer-sweep/conformer.jsonl")
 fi
-load conformer-throughput 5 400 1 --model conformer --loads --sherpa "$sherpa" \
-    --systems "$best" stock:4-8-16:0:1 ours in-process sherpa-onnx:1 sherpa-onnx:2
+load conformer-throughput 5 300 1 --model conformer --loads --sherpa "$sherpa" \
+    --systems "$best" stock:4-8-16:0:1 ours in-process sherpa-onnx:1
 load conformer 5 400 600 --model conformer --systems "$best" ours in-process
 costs=$output/conformer-costs.json
 load costs 1 400 1 --model conformer --loads --systems ours --engine "cost_table_path=$PWD/$costs"
@@ -71,7 +71,7 @@ load whisper-throughput 5 60 1 --model whisper --loads \
 load whisper 5 60 100 --model whisper --utterances 60 --loads 0.8 0.95 --systems stock:1:0:2 ours
 policies=(ours:fcfs ours:sjf ours:hrrn ours:window ours:cost ours:adaptive)
 for lengths in librispeech uniform; do
-    load "policies-$lengths" 2 60 80 --model whisper --utterances 60 --lengths "$lengths" --loads 0.4 0.8 1.0 1.3 \
+    load "policies-$lengths" 2 60 80 --model whisper --utterances 60 --lengths "$lengths" --loads 0.5 0.8 1.0 1.3 \
         --systems "${policies[@]}" --engine max_wait_time=inf
 done
 
@@ -102,7 +102,7 @@ perf perf-offline --concurrency-range=1:9:4
 perf perf-offline-rate --request-rate-range=2:8:3
 perf perf-streams --concurrency-range=4:16:12 --sequences
 
-if $quick; then streams=(2 4) seconds=3; else streams=(50 100 150 200 250) seconds=20; fi
+if $quick; then streams=(2 4) seconds=3; else streams=(50 100 150 200) seconds=20; fi
 load streams 5 1 1 --streams "${streams[@]}" --seconds "$seconds" --sherpa "$sherpa" --systems ours sherpa-onnx
 
 [ ${#wanted[@]} -gt 0 ] && exit

@@ -20,7 +20,6 @@ import numpy as np
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples, check_sample_rate, check_samples
 from oasr_backend.config import EngineConfig
-from oasr_backend.cores import stand_back
 from oasr_backend.engine.batches import Batch, Running, best_rows, cut
 from oasr_backend.engine.inbox import Inbox
 from oasr_backend.engine.metrics import MemoryMetrics, Metrics, watch_runs
@@ -92,9 +91,7 @@ class StreamingEngine:
         # False while the cache is known to have no room for one more.
         self._may_admit = True
         self._num_workers = config.parallel_batches or model.parallel_batches
-        self._workers = workers or ThreadPoolExecutor(
-            self._num_workers, "oasr-forward", stand_back, (config.compute_nice,)
-        )
+        self._workers = workers or ThreadPoolExecutor(self._num_workers, "oasr-forward")
         self._looked_at = clock()
         self._thread = threading.Thread(target=self._run, name="oasr-streams", daemon=True)
         self._watch()
