@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-from oasr_backend.allocator import keep_freed_memory
+from oasr_backend.allocator import prepare_heap
 from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.config import read_options
 from oasr_backend.models import FAMILIES
@@ -29,7 +29,7 @@ SPANS_A_BATCH = 6
 
 def main() -> None:
     options = parse_arguments()
-    keep_freed_memory()
+    prepare_heap()
     use_one_blas_thread()
     family = FAMILIES[options.family]
     named = dict(text.split("=", 1) for text in options.options)

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import soxr
 
-from oasr_backend.allocator import keep_freed_memory
+from oasr_backend.allocator import prepare_heap
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
 from oasr_backend.benchmark.speech import read_clips
 from oasr_backend.benchmark.systems import faster_whisper
@@ -46,7 +46,7 @@ class Clip:
 
 def main() -> None:
     options = parse_arguments()
-    keep_freed_memory()
+    prepare_heap()
     named = dict(text.split("=", 1) for text in options.options)
     tests = versions([clip for folder in FOLDERS for clip in read(DATA / folder)])
     tests["joined"] = joined(read(DATA / "librivox"))

@@ -71,7 +71,7 @@ load whisper-throughput 5 60 1 --model whisper --loads \
 load whisper 5 60 100 --model whisper --utterances 60 --loads 0.8 0.95 --systems stock:1:0:2 ours
 policies=(ours:fcfs ours:sjf ours:hrrn ours:window ours:cost ours:adaptive)
 for lengths in librispeech uniform; do
-    load "policies-$lengths" 2 60 80 --model whisper --utterances 60 --lengths "$lengths" --loads 0.5 0.8 1.0 1.3 \
+    load "policies-$lengths" 2 40 60 --model whisper --utterances 60 --lengths "$lengths" --loads 0.5 0.8 1.0 1.3 \
         --systems "${policies[@]}" --engine max_wait_time=inf
 done
 

@@ -30,7 +30,7 @@ from statistics import correlation, mean, median
 
 from tqdm import tqdm
 
-from oasr_backend.allocator import keep_freed_memory
+from oasr_backend.allocator import prepare_heap
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
 from oasr_backend.benchmark import line_up, plots, report, speech, streams
 from oasr_backend.benchmark.arrivals import KINDS, Due, read_trace
@@ -64,7 +64,7 @@ STOCK_INSTANCES = ("1", "2")
 
 def main() -> int:
     options = parse_arguments()
-    keep_freed_memory()  # as the servers do, for the systems in this process
+    prepare_heap()  # as the servers do, for the systems in this process
     try:
         asyncio.run(run(options))
     except (ConfigError, LaunchError, OSError) as error:

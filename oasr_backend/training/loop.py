@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 from torch.utils.data import DataLoader, Dataset
 
-from oasr_backend.allocator import keep_freed_memory
+from oasr_backend.allocator import prepare_heap
 from oasr_backend.export.conformer import ConformerCtc
 from oasr_backend.training.batches import Batch, plan_epoch
 from oasr_backend.training.examples import Recordings, make_example
@@ -111,7 +111,7 @@ def train(
     # Three settings that spare a third of a step: kernels compiled once for every shape (oneDNN reads this at its first
     # use and keeps 1024 otherwise), no new pages for every large tensor, no change of layout between convolutions.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
-    keep_freed_memory()
+    prepare_heap()
     model.encoder.embed.conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     first = _resume(model, optimizer, folder)
     for epoch in range(first, schedule.num_epochs):

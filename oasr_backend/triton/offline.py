@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from oasr_backend.allocator import freeze_loaded_objects, keep_freed_memory
+from oasr_backend.allocator import freeze_loaded_objects, prepare_heap
 from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.engine.job import Utterance
 from oasr_backend.engine.offline import OfflineEngine
@@ -35,7 +35,7 @@ class OfflineModel:
         """Load the model, run and measure the batch sizes, and start the engine; ConfigError where it cannot."""
         self._pb_utils = pb_utils
         log_to_triton(pb_utils)
-        keep_freed_memory()
+        prepare_heap()
         use_one_blas_thread()
         settings = read_settings(json.loads(args["model_config"]))
         recognizer = settings.family.load(settings.family_options)

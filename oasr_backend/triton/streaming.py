@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from oasr_backend.allocator import freeze_loaded_objects, keep_freed_memory
+from oasr_backend.allocator import freeze_loaded_objects, prepare_heap
 from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.engine.stream import Chunk, ChunkResult, StreamRequest
 from oasr_backend.engine.streaming import StreamingEngine, idle_text
@@ -47,7 +47,7 @@ class StreamModel:
         """Load the model, run every batch size once, and start the engine; ConfigError where it cannot."""
         self._pb_utils = pb_utils
         log_to_triton(pb_utils)
-        keep_freed_memory()
+        prepare_heap()
         use_one_blas_thread()
         model_config = json.loads(args["model_config"])
         settings = read_settings(model_config)

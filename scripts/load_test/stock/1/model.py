@@ -9,7 +9,7 @@ import json
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from oasr_backend.allocator import keep_freed_memory
+from oasr_backend.allocator import prepare_heap
 from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.models.base import TranscribeOptions
 from oasr_backend.triton.requests import read_rows
@@ -18,7 +18,7 @@ from oasr_backend.triton.settings import read_settings
 
 class TritonPythonModel:
     def initialize(self, args):
-        keep_freed_memory()
+        prepare_heap()
         use_one_blas_thread()
         settings = read_settings(json.loads(args["model_config"]))
         self._recognizer = settings.family.load(settings.family_options)
