@@ -1,6 +1,6 @@
 """Write a page of results: a text in which {{NAME}} stands for what the step NAME printed.
 
-{{machine}} stands for the machine and the versions that ran.
+{{machine}} stands for the machine and the versions that ran. A step that has not run is named as such.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ def write_page(template: Path, steps: Path, page: Path) -> None:
 
     def fill(place: re.Match[str]) -> str:
         name = place[1]
-        return machine() if name == "machine" else (steps / f"{name}.txt").read_text().strip()
+        if name == "machine":
+            return machine()
+        printed = steps / f"{name}.txt"
+        return printed.read_text().strip() if printed.exists() else not_run(name)
 
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(PLACE.sub(fill, template.read_text()))
@@ -31,6 +34,11 @@ def write_page(template: Path, steps: Path, page: Path) -> None:
     for plot in sorted(steps.glob("*/*.png")):
         plots.mkdir(exist_ok=True)
         shutil.copy(plot, plots / plot.name)
+
+
+def not_run(name: str) -> str:
+    """Return what stands in place of a step's output: how to get it."""
+    return f"not run on this machine: ./scripts/benchmark.sh {name}"
 
 
 def machine() -> str:

@@ -10,6 +10,7 @@ import pytest
 from oasr_backend.benchmark import speech
 from oasr_backend.benchmark.arrivals import Due, draw, offered, read_trace
 from oasr_backend.benchmark.figures import Figures, figures_of, median_of, spread_of
+from oasr_backend.benchmark.page import write_page
 from oasr_backend.benchmark.repositories import copy_model
 from oasr_backend.benchmark.results import Cell, Results, write_csv
 from oasr_backend.benchmark.ruler import Answer
@@ -124,3 +125,21 @@ def test_a_copied_model_has_the_options_that_were_asked_for(tmp_path):
     ):
         assert text.count(field) == 1
     assert 'key: "device"' not in text
+
+
+def test_a_page_has_what_its_steps_printed_and_names_those_that_have_not_run(tmp_path):
+    steps = tmp_path / "steps"
+    (steps / "load").mkdir(parents=True)
+    (steps / "load.txt").write_text("$ load\n12 req/s\n")
+    (steps / "load" / "latency.png").write_bytes(b"a plot")
+    template = tmp_path / "template.md"
+    template.write_text("{{machine}}\n{{load}}\n{{wer}}\n")
+    write_page(template, steps, tmp_path / "docs" / "page.md")
+    lines = (tmp_path / "docs" / "page.md").read_text().splitlines()
+    assert "cores in use" in lines[0]
+    assert lines[-3:] == [
+        "$ load",
+        "12 req/s",
+        "not run on this machine: ./scripts/benchmark.sh wer",
+    ]
+    assert (tmp_path / "docs" / "performance" / "latency.png").read_bytes() == b"a plot"
