@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_type_hints
 
-from oasr_backend.cores import MAX_NICE
 from oasr_backend.errors import ConfigError
 
 T = TypeVar("T")
@@ -52,8 +51,6 @@ class EngineConfig:
     max_audio_s: the longest audio of one utterance, in seconds.
     max_buffered_s: seconds of one stream's audio that may wait to run.
     max_idle_s: seconds after which a stream that sends nothing is over.
-    compute_nice: by how much the threads that run whole utterances are nicer than the others (0 to 19): requests and
-        answers are then passed on at once while every core computes. Those of streams are not: they would starve.
     nvtx: name steps, scheduling, features, forwards and decoding for NVIDIA's profilers (package nvtx).
     """
 
@@ -84,7 +81,6 @@ class EngineConfig:
     max_audio_s: float = 7200.0
     max_buffered_s: float = 30.0
     max_idle_s: float = 60.0
-    compute_nice: int = 5
     nvtx: bool = False
 
     def __post_init__(self) -> None:
@@ -107,13 +103,11 @@ class EngineConfig:
             "kappa",
             "measure_costs_s",
             "parallel_batches",
-            "compute_nice",
         )
         check_at_most(self, 4096, "max_batch_size", "length_window_factor")
         check_at_most(self, 1_000_000, "max_streams", "max_tokens", "fixed_window_frames", "kappa")
         check_at_most(self, 4, "cost_exponent", "cost_margin")
         check_at_most(self, 256, "parallel_batches")
-        check_at_most(self, MAX_NICE, "compute_nice")
         if 0 < self.max_offline_pad_ratio < 1:
             raise ConfigError(
                 f"max_offline_pad_ratio is {self.max_offline_pad_ratio}; it must be at least 1, or 0 for no bound: "

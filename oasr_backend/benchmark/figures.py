@@ -72,6 +72,18 @@ def median_of(runs: Sequence[Figures]) -> Figures:
     return Figures(**values)
 
 
+def ratio_of(runs: Sequence[Figures], of_peer: Sequence[Figures], name: str) -> float:
+    """Return a figure in times a peer's: the median of the ratios of the same repeats, which ran one after the other.
+
+    What drifts on the machine from repeat to repeat is in both.
+    """
+    ratios: list[float] = [
+        getattr(run, name) / getattr(peer, name)
+        for run, peer in zip(runs, of_peer, strict=False)  # a stopped sweep has less of one
+    ]
+    return median(ratios)
+
+
 def spread_of(runs: Sequence[Figures], name: str) -> tuple[float, float]:
     """Return the least and the greatest of a figure over repeats."""
     values = [getattr(run, name) for run in runs]

@@ -1,4 +1,4 @@
-"""Runs as tables to read: medians over the repeats, their spread, and ratios against one of the systems."""
+"""Runs as tables to read: medians over the repeats, their spread, and the ratios to one of the systems."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from statistics import median
 
-from oasr_backend.benchmark.figures import Figures, median_of, spread_of
+from oasr_backend.benchmark.figures import Figures, median_of, ratio_of, spread_of
 from oasr_backend.benchmark.results import Results
 from oasr_backend.benchmark.streams import StreamFigures
 
@@ -50,7 +50,7 @@ def throughput_table(
         if not runs:
             continue
         figures, (least, most) = median_of(runs), spread_of(runs, "throughput")
-        ratio = f"{figures.throughput / median_of(of_peer).throughput:.2f}" if of_peer else "-"
+        ratio = f"{ratio_of(runs, of_peer, 'throughput'):.2f}" if of_peer else "-"
         yield (
             f"{system:<22}{figures.throughput:>8.1f}{least:>8.1f}{most:>8.1f}{ratio:>14}"
             f"{figures.p50_s * 1e3:>8.0f}{figures.p90_s * 1e3:>8.0f}{figures.p99_s * 1e3:>8.0f}"
@@ -63,10 +63,8 @@ def _line(load: float, system: str, runs: Sequence[Figures], of_peer: Sequence[F
     latencies = "".join(_milliseconds(getattr(figures, name)) for name in LATENCIES)
     ratios = ""
     if of_peer:
-        peer = median_of(of_peer)
         ratios = ", ".join(
-            f"{getattr(figures, name) / getattr(peer, name):.2f}"
-            for name in ("p50_s", "p90_s", "p99_s")
+            f"{ratio_of(runs, of_peer, name):.2f}" for name in ("p50_s", "p90_s", "p99_s")
         )
     least, most = spread_of(runs, "p99_s")
     return (

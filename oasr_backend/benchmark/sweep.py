@@ -63,6 +63,7 @@ class Bench:
         self._systems, self._pool = systems, pool
         self._results, self._progress = results, progress
         self._expected: dict[str, list[str]] = {}
+        self._waits: dict[str, Waits | None] = {}
 
     async def learn_texts(self) -> dict[str, list[float]]:
         """Ask every system for every utterance without load; return the seconds that each took, by system."""
@@ -114,9 +115,12 @@ class Bench:
         system = next(system for system in self._systems if system.name == cell.system)
         title = f"{cell.system}, {cell.load:.2f} x, repeat {cell.repeat + 1}"
         on_done = self._progress(title, len(arrivals))
-        before = await system.waits()
+        if cell.system not in self._waits:
+            self._waits[cell.system] = await system.waits()
         answers = await drive(arrivals, self._ask(system), on_done)
-        wait_s = _mean_wait_s(before, await system.waits())
+        before, after = self._waits[cell.system], await system.waits()
+        self._waits[cell.system] = after
+        wait_s = _mean_wait_s(before, after)
         figures = figures_of(answers, self._expected[system.name], wait_s)
         self._results.add(cell, figures)
         return figures

@@ -28,8 +28,8 @@ from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.models import Family
 from oasr_backend.triton.server import ServerOptions, TritonServer
 
-METRICS_LAG_S = 1.2
-"""Servers publish what they measure up to a second later."""
+METRICS_LAG_S = 0.7
+"""Servers publish what they measure up to half a second later."""
 
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 

@@ -26,7 +26,6 @@ from oasr_backend.audio import (
     check_samples,
 )
 from oasr_backend.config import EngineConfig
-from oasr_backend.cores import stand_back
 from oasr_backend.engine.asking import Asking
 from oasr_backend.engine.backlog import Backlog
 from oasr_backend.engine.costs import BatchCosts
@@ -267,7 +266,6 @@ class OfflineEngine:
         So no batch and no answer waits for another thread to wake. One thread at a time is at the desk; where nothing
         is to run it waits there for commands, and the others wait for the desk.
         """
-        stand_back(self._config.compute_nice)
         while True:
             with self._desk:
                 try:

@@ -42,7 +42,6 @@ WITHOUT_EFFECT = (
         "max_waiting",
         "max_waiting_mb",
         "max_audio_s",
-        "compute_nice",
         "nvtx",
         "max_buffered_s",
         "max_idle_s",

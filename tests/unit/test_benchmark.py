@@ -9,7 +9,7 @@ import pytest
 
 from oasr_backend.benchmark import speech
 from oasr_backend.benchmark.arrivals import Due, draw, offered, read_trace
-from oasr_backend.benchmark.figures import Figures, figures_of, median_of, spread_of
+from oasr_backend.benchmark.figures import Figures, figures_of, median_of, ratio_of, spread_of
 from oasr_backend.benchmark.page import write_page
 from oasr_backend.benchmark.repositories import copy_model
 from oasr_backend.benchmark.results import Cell, Results, write_csv
@@ -82,6 +82,12 @@ def test_latencies_count_from_the_intended_time():
     assert figures.max_s == 3.0
     assert figures.throughput == 0.5
     assert figures.lag_p99_s == pytest.approx(0.49)
+
+
+def test_ratios_are_those_of_the_same_repeats():
+    ours, theirs = [figures(v) for v in (1.0, 4.0, 9.0)], [figures(v) for v in (2.0, 4.0, 3.0)]
+    assert ratio_of(ours, theirs, "p99_s") == 1.0
+    assert ratio_of(ours, theirs[:1], "p99_s") == 0.5
 
 
 def figures(value, errors=0):

@@ -1,7 +1,6 @@
 """What the engine owes every utterance: exactly one result, the right one, whatever its neighbours do."""
 
 import contextlib
-import os
 import threading
 import weakref
 from dataclasses import replace
@@ -614,18 +613,3 @@ def test_how_a_model_has_run_is_shown_by_kind():
     driver.run()
     shown = driver.metrics.watched[("oasr_graph_runs", "replay")]
     assert shown() == len(driver.recognizer.batches) == 1
-
-
-@pytest.mark.parametrize("asked", [0, 5])
-def test_threads_that_compute_are_nicer_than_their_callers(asked):
-    class Asking(FakeRecognizer):
-        def transcribe(self, batch):
-            thread = threading.get_native_id()
-            self.nice = os.getpriority(os.PRIO_PROCESS, thread)
-            return super().transcribe(batch)
-
-    recognizer = Asking()
-    engine = threaded_engine(recognizer, compute_nice=asked)
-    engine.add_request(Utterance("one", np.full(160, 0.5, np.float32)), lambda _: None)
-    engine.close()
-    assert recognizer.nice == os.getpriority(os.PRIO_PROCESS, 0) + asked
