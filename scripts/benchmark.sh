@@ -67,9 +67,9 @@ simulate=($python scripts/simulate.py --service "$costs" --lengths librispeech -
 step predicted-throughput "${simulate[@]}" --workload burst --requests 400
 step predicted "${simulate[@]}" --of-best --rates 0.8 0.95 1.05 --requests 600
 
-load whisper-throughput 5 60 1 --model whisper --loads \
+load whisper-throughput 5 40 1 --model whisper --loads \
     --utterances 60 --systems stock:1:0:2 stock:4-8-16:0:1 ours in-process faster-whisper:0:2 faster-whisper:8:2
-load whisper 5 60 100 --model whisper --utterances 60 --loads 0.8 0.95 --systems stock:1:0:2 ours
+load whisper 5 40 100 --model whisper --utterances 60 --loads 0.8 0.95 --systems stock:1:0:2 ours
 policies=(ours:fcfs ours:sjf ours:hrrn ours:window ours:cost ours:adaptive)
 for lengths in librispeech uniform; do
     load "policies-$lengths" 2 40 60 --model whisper --utterances 60 --lengths "$lengths" --loads 0.5 0.8 1.0 1.3 \
