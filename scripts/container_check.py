@@ -28,9 +28,10 @@ from dockerfile_parse import DockerfileParser
 
 ROOT = Path(__file__).parents[1]
 SUITE = "bookworm"  # whose Python is one of those that are supported
-PACKAGES = "ca-certificates,python3"
+PACKAGES = "ca-certificates,python3,libpython3.11"  # as NVIDIA's image has its own
 NETWORK = ("PIP_CERT", "PIP_INDEX_URL", "PIP_FIND_LINKS", "http_proxy", "https_proxy", "no_proxy")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+GIVEN_FILES = ("/etc/hosts", "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt")
 MOUNTS = ("proc", "dev", "dev/shm", "sys")
 READY_TIMEOUT_S = 300.0
 
@@ -117,12 +118,12 @@ def main() -> None:
 
 
 def make_file_system(root: Path) -> None:
-    """Make a clean Debian in `root`, with what pip needs to reach its registry here."""
+    """Make a clean Debian in `root`, with what engines give a container and pip needs to reach its registry here."""
     if root.exists():
         sys.exit(f"container_check: {root} exists: remove it, or name another folder")
     make = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(root)]
     subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
-    for path in map(Path, ("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt")):
+    for path in map(Path, GIVEN_FILES):
         shutil.copy2(path, root / path.relative_to("/"))
     wheels = os.environ.get("PIP_FIND_LINKS")
     if wheels and Path(wheels).is_dir():
@@ -149,20 +150,20 @@ def serving(image: Image, http_port: int) -> Iterator[None]:
     image.environment["HTTP_PORT"] = str(http_port)
     try:
         deadline = time.monotonic() + READY_TIMEOUT_S
-        while (
-            subprocess.run(
-                image.command(*image.health), capture_output=True, check=False
-            ).returncode
-            != 0
-        ):
+        while (health := check_health(image)).returncode != 0:
             if server.poll() is not None or time.monotonic() > deadline:
-                sys.exit(f"container_check: the server is not healthy (exit code {server.poll()})")
+                sys.exit(f"container_check: the server is not healthy: {health.stderr}")
             time.sleep(1)
         print("HEALTHCHECK content", flush=True)
         yield
     finally:
         server.terminate()
         print(f"the server ended with {server.wait(timeout=90)}")
+
+
+def check_health(image: Image) -> subprocess.CompletedProcess[str]:
+    """Run the health check once."""
+    return subprocess.run(image.command(*image.health), capture_output=True, text=True, check=False)
 
 
 def transcribe(grpc_port: int) -> None:
