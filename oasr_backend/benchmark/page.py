@@ -15,6 +15,7 @@ from pathlib import Path
 from oasr_backend.cores import num_cores
 
 PACKAGES = ("onnxruntime", "ctranslate2", "faster-whisper", "sherpa-onnx", "tritonclient", "numpy")
+PLOT = re.compile(r"!\[[^]]*\]\((.*)\)")
 PLACE = re.compile(r"\{\{([\w-]+)\}\}")
 
 
@@ -28,12 +29,14 @@ def write_page(template: Path, steps: Path, page: Path) -> None:
         printed = steps / f"{name}.txt"
         return printed.read_text().strip() if printed.exists() else not_run(name)
 
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(PLACE.sub(fill, template.read_text()))
+    def show(plot: re.Match[str]) -> str:
+        return plot[0] if (page.parent / plot[1]).exists() else f"{plot[1]}: not drawn yet"
+
     plots = page.parent / "performance"
+    plots.mkdir(parents=True, exist_ok=True)
     for plot in sorted(steps.glob("*/*.png")):
-        plots.mkdir(exist_ok=True)
         shutil.copy(plot, plots / plot.name)
+    page.write_text(PLOT.sub(show, PLACE.sub(fill, template.read_text())))
 
 
 def not_run(name: str) -> str:
