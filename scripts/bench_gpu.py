@@ -37,7 +37,10 @@ RUNTIMES = ["onnx", "torch:eager", "torch", "tensorrt:eager", "tensorrt"]
 
 def main() -> None:
     options = parse_arguments()
-    results: dict[str, Any] = {"machine": dict(machine()), "runtimes": {}}
+    try:
+        results: dict[str, Any] = {"machine": dict(machine()), "runtimes": {}}
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
     for name in options.runtimes:
         try:
             results["runtimes"][name] = measure(name, options)
