@@ -3,7 +3,7 @@ what was loaded.
 
 By default glibc maps every large block anew and gives it back when it is freed, so that the kernel zeroes each layer's
 activations page by page again, which costs a Whisper encoder on a CPU a good part of its time; and in pages of 4 kB a
-processor looks up addresses for another tenth or more. It knows nothing of what allocates.
+processor spends some more on looking up addresses. It knows nothing of what allocates.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ def _use_huge_pages(libc: ctypes.CDLL) -> None:
         first = -(-int(start, 16) // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
         length = (int(end, 16) - first) // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
         if length > 0:
-            libc.madvise(
-                first, length, _MADV_HUGEPAGE
-            )  # a kernel without them refuses, and nothing is lost
+            # A kernel without them refuses, and nothing is lost.
+            libc.madvise(first, length, _MADV_HUGEPAGE)
 
 
 def freeze_loaded_objects() -> None:

@@ -51,7 +51,7 @@ class EngineConfig:
     max_audio_s: the longest audio of one utterance, in seconds.
     max_buffered_s: seconds of one stream's audio that may wait to run.
     max_idle_s: seconds after which a stream that sends nothing is over.
-    nvtx: name steps, scheduling, features, forwards and decoding for NVIDIA's profilers (package nvtx).
+    nvtx: name steps, preparation, scheduling, features, forwards and decoding for NVIDIA's profilers (package nvtx).
     """
 
     max_batch_size: int = 32
