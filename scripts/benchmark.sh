@@ -58,7 +58,7 @@ if [ -e "$output/conformer-sweep/conformer.jsonl" ]; then
     best=$($python -m oasr_backend.benchmark.best "$output/conformer-sweep/conformer.jsonl")
 fi
 load conformer-throughput 9 150 1 --model conformer --loads --sherpa "$sherpa" \
-    --systems "$best" stock:4-8-16:0:1 ours in-process sherpa-onnx:1
+    --systems "$best" stock:4-8-16:0:1 ours ours-shm in-process sherpa-onnx:1
 load conformer 12 150 250 --model conformer --systems "$best" ours in-process
 costs=$output/conformer-costs.json
 load costs 1 400 1 --model conformer --loads --systems ours --engine "cost_table_path=$PWD/$costs"

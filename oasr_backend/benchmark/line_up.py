@@ -1,6 +1,7 @@
 """The systems that can be measured, by name, each on the same weights and on all cores.
 
 ours, ours:POLICY     model_repository/asr_offline through tritonserver; with streams asr_streaming
+ours-shm              the same, the inputs in system shared memory instead of gRPC's messages
 in-process            the same engine without a server
 stock:LADDER:DELAY:INSTANCES
                       what Triton repositories do today: 4-8-16:5000:1 is the ladder 4, 8, 16 with 5 ms of delay
@@ -60,6 +61,7 @@ class LineUp:
         kind, *arguments = name.split(":")
         makers: dict[str, Callable[..., System]] = {
             "ours": self._ours,
+            "ours-shm": self._ours_in_shared_memory,
             "in-process": self._in_process,
             "stock": self._stock,
             "sherpa-onnx": self._sherpa_onnx,
@@ -84,9 +86,14 @@ class LineUp:
             f"system is {name!r}; for streams it must be ours or sherpa-onnx: correct it"
         )
 
-    def _ours(self, name: str, policy: str = "cost") -> System:
+    def _ours(
+        self, name: str, policy: str = "cost", client: type[systems.Triton] = systems.Triton
+    ) -> System:
         parameters = self._parameters() | {"schedule_policy": policy}
-        return self._triton(name, OURS, parameters, self.ladder)
+        return client(name, self._server(name, OURS, parameters, self.ladder), "asr")
+
+    def _ours_in_shared_memory(self, name: str, policy: str = "cost") -> System:
+        return self._ours(name, policy, systems.SharedMemoryTriton)
 
     def _stock(
         self, name: str, ladder: str = "4-8-16", delay_us: str = "0", instances: str = "1"
@@ -95,12 +102,8 @@ class LineUp:
         num_instances = int(instances)
         threads = {"intra_threads": str(max(1, num_cores() // num_instances))}
         parameters = {"model_family": self.family, **self.options, **threads}
-        return self._triton(name, STOCK, parameters, rungs, int(delay_us), num_instances)
-
-    def _triton(
-        self, name: str, source: Path, parameters: Mapping[str, str | None], *batching: Any
-    ) -> System:
-        return systems.Triton(name, self._server(name, source, parameters, *batching), "asr")
+        server = self._server(name, STOCK, parameters, rungs, int(delay_us), num_instances)
+        return systems.Triton(name, server, "asr")
 
     def _server(
         self, name: str, source: Path, parameters: Mapping[str, str | None], *batching: Any

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
 import numpy as np
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2 as messages
 
 from oasr_backend.audio import Samples
@@ -111,22 +113,24 @@ class Triton:
 
     async def transcribe(self, samples: Samples) -> str:
         try:
-            answer = await self._infer(self._message(samples))
+            answer = await self._infer(await self._message(samples))
         except grpc.aio.AioRpcError as error:
             raise RefusedError(f"{error.code().name}: {error.details()}") from error
         # A string tensor is its length in four bytes, then its text.
         return bytes(answer.raw_output_contents[0][4:]).decode()
 
-    def _message(self, samples: Samples) -> bytes:
+    async def _message(self, samples: Samples) -> bytes:
         if id(samples) not in self._messages:
             request = messages.ModelInferRequest(model_name=self._model)
             request.inputs.add(name="WAV", datatype="FP32", shape=[1, len(samples)])
             request.inputs.add(name="WAV_LENS", datatype="INT32", shape=[1, 1])
             request.outputs.add(name="TRANSCRIPTS")
-            request.raw_input_contents.append(samples.tobytes())
-            request.raw_input_contents.append(np.int32(len(samples)).tobytes())
+            await self._add_contents(request, (samples, np.array(len(samples), np.int32)))
             self._messages[id(samples)] = (samples, request.SerializeToString())
         return self._messages[id(samples)][1]
+
+    async def _add_contents(self, request: Any, tensors: Sequence[NDArray[Any]]) -> None:
+        request.raw_input_contents.extend(tensor.tobytes() for tensor in tensors)
 
     async def waits(self) -> Waits:
         return await self._server.waits()
@@ -134,6 +138,37 @@ class Triton:
     async def stop(self) -> None:
         await self._channel.close()
         await self._server.stop()
+
+
+class SharedMemoryTriton(Triton):
+    """The same, of a client on the server's machine that leaves its tensors in system shared memory."""
+
+    async def start(self) -> None:
+        await super().start()
+        self._regions: list[SharedMemory] = []
+        self._register = self._channel.unary_unary(
+            "/inference.GRPCInferenceService/SystemSharedMemoryRegister",
+            messages.SystemSharedMemoryRegisterRequest.SerializeToString,
+        )
+
+    async def _add_contents(self, request: Any, tensors: Sequence[NDArray[Any]]) -> None:
+        for tensor, place in zip(tensors, request.inputs, strict=True):
+            region = SharedMemory(create=True, size=tensor.nbytes)
+            self._regions.append(region)
+            np.ndarray(tensor.shape, tensor.dtype, region.buf)[...] = tensor
+            await self._register(
+                messages.SystemSharedMemoryRegisterRequest(
+                    name=region.name, key=f"/{region.name}", byte_size=tensor.nbytes
+                )
+            )
+            place.parameters["shared_memory_region"].string_param = region.name
+            place.parameters["shared_memory_byte_size"].int64_param = tensor.nbytes
+
+    async def stop(self) -> None:
+        await super().stop()
+        for region in self._regions:
+            region.close()
+            region.unlink()
 
 
 class InProcess:

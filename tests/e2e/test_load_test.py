@@ -19,6 +19,7 @@ from oasr_backend.benchmark.systems import Server, Triton
 from tests.e2e.server_fixture import ROOT, TEST_MODELS
 
 SERVICE_S = 0.05
+SYSTEMS = ("stock:1-2-4", "ours", "ours-shm", "in-process")
 
 
 def test_a_server_that_falls_behind_is_charged_for_the_wait(tmp_path):
@@ -48,19 +49,19 @@ def test_a_server_that_falls_behind_is_charged_for_the_wait(tmp_path):
 def test_the_quick_form_measures_systems_in_turn_and_keeps_what_it_has(tmp_path):
     command = [
         *(sys.executable, ROOT / "scripts" / "load_test.py", "--quick", "--output", tmp_path),
-        *("--systems", "stock:1-2-4", "ours", "in-process", "--engine", "measure_costs_s=1"),
+        *("--systems", *SYSTEMS, "--engine", "measure_costs_s=1"),
     ]
     first = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert first.returncode == 0, first.stderr
     lines = first.stdout.splitlines()
-    for system in ("stock:1-2-4", "ours", "in-process"):
+    for system in SYSTEMS:
         tables = [line.split() for line in lines if ", alone: " not in line]
         backlog, load = (cells for cells in tables if system in cells[:2])
         assert backlog[-2:] == ["0", "0"], "no errors, no texts that differ"
         assert load[0] == "0.80"
     runs = [json.loads(line) for line in (tmp_path / "conformer.jsonl").read_text().splitlines()]
-    assert len(runs) == 6
-    assert len((tmp_path / "conformer.csv").read_text().splitlines()) == 7
+    assert len(runs) == 2 * len(SYSTEMS)
+    assert len((tmp_path / "conformer.csv").read_text().splitlines()) == 2 * len(SYSTEMS) + 1
     command.append("--resume")
     again = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert again.stdout.splitlines() == [line for line in lines if ", alone: " not in line], (
