@@ -112,22 +112,27 @@ async def run(options: argparse.Namespace) -> None:
     )
     groups = [[name] for name in names] if options.sweep_stock else [names]
     for group in groups:
-        alone_s = await measure(systems, group, pool, results, sweep)
-        if alone_s:
+        alone_s = await measure(systems, group, pool, results, sweep) or read_alone(options)
+        if set(alone_s) == set(group):
             report_alone(options, durations_s(pool), alone_s)
-    if not trace:
-        for line in report.throughput_table(results, names, options.lengths, sweep.reference):
-            print(line)
-    if sweep.loads:
-        print()
-        for line in report.latency_table(
-            results, names, options.lengths, options.kind, sweep.loads, sweep.reference
-        ):
-            print(line)
-        if options.plots:
-            path = options.output / f"{options.model}-{options.lengths}-{options.kind}.png"
-            plots.plot_latencies(path, results, names, options.lengths, options.kind, sweep.loads)
+    print_tables(options, names, sweep, results)
     write_csv(options.output / f"{options.model}.csv", results)
+
+
+def print_tables(
+    options: argparse.Namespace, names: Sequence[str], sweep: Sweep, results: Results[Figures]
+) -> None:
+    """Print what a sweep has measured, and draw it where that was asked for."""
+    lengths, kind, peer = sweep.lengths, sweep.kind, sweep.reference
+    if not sweep.trace:
+        print(*report.throughput_table(results, names, lengths, peer), sep="\n")
+        if len(names) > 2 and not options.sweep_stock:
+            print("", *report.ratio_table(results, names, lengths), sep="\n")
+    if sweep.loads:
+        print("", *report.latency_table(results, names, lengths, kind, sweep.loads, peer), sep="\n")
+        if options.plots:
+            path = options.output / f"{options.model}-{lengths}-{kind}.png"
+            plots.plot_latencies(path, results, names, lengths, kind, sweep.loads)
 
 
 async def run_streams(
@@ -175,12 +180,26 @@ def report_alone(
             f"{correlation(lengths_s, times_s):.2f}",
             flush=True,
         )
-    with (options.output / f"{options.model}-alone.csv").open("w", newline="") as file:
+    with alone_file(options).open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["duration_s", *alone_s])
         writer.writerows(zip(lengths_s, *alone_s.values(), strict=True))
     if options.plots:
         plots.plot_service_times(options.output / f"{options.model}-alone.png", lengths_s, alone_s)
+
+
+def read_alone(options: argparse.Namespace) -> dict[str, list[float]]:
+    """Return the times without load that a sweep which is resumed has measured last."""
+    if not alone_file(options).exists():
+        return {}
+    with alone_file(options).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: [float(row[name]) for row in rows] for name in list(rows[0])[1:]}
+
+
+def alone_file(options: argparse.Namespace) -> Path:
+    path: Path = options.output / f"{options.model}-alone.csv"
+    return path
 
 
 async def measure(
@@ -278,6 +297,7 @@ def parse_arguments() -> argparse.Namespace:
     if not options.resume:
         for path in options.output.glob("*.jsonl"):
             path.unlink()
+        alone_file(options).unlink(missing_ok=True)
     if options.streams and options.systems == parser.get_default("systems"):
         options.systems = ["ours"]
     if options.quick:

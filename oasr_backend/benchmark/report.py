@@ -58,6 +58,16 @@ def throughput_table(
         )
 
 
+def ratio_table(results: Results[Figures], systems: Sequence[str], lengths: str) -> Iterator[str]:
+    """Yield the lines of a table: the throughput of each system in times that of each other one."""
+    runs = {system: results.of(system, lengths, "burst", 0.0) for system in systems}
+    measured = [system for system in systems if runs[system]]
+    yield f"{'req/s / those of':<22}" + "".join(f"{system:>20}" for system in measured)
+    for system in measured:
+        ratios = (ratio_of(runs[system], runs[peer], "throughput") for peer in measured)
+        yield f"{system:<22}" + "".join(f"{ratio:>20.2f}" for ratio in ratios)
+
+
 def _line(load: float, system: str, runs: Sequence[Figures], of_peer: Sequence[Figures]) -> str:
     figures = median_of(runs)
     latencies = "".join(_milliseconds(getattr(figures, name)) for name in LATENCIES)

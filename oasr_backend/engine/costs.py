@@ -219,9 +219,14 @@ def most_telling_first(config: EngineConfig) -> list[int]:
 
 
 def _lengths(recognizer: Recognizer) -> list[int]:
+    """Return the lengths to measure, without those that count for more than a longer one: few clips are like them."""
     if recognizer.fixed_window_frames:
         return [TYPICAL_FRAMES]
-    return sorted({min(length, recognizer.max_piece_frames) for length in MEASURED_FRAMES})
+    lengths = sorted({min(length, recognizer.max_piece_frames) for length in MEASURED_FRAMES})
+    counted = recognizer.window_frames
+    return [
+        n for n in lengths if all(counted(n) <= counted(longer) for longer in lengths if longer > n)
+    ]
 
 
 def read_cost_table(path: Path) -> CostTable | None:

@@ -159,8 +159,9 @@ class CostTable:
 
         The base enters as two points on the line through the origin and the steps' mean, at 0 and at twice the mean.
         So batches that all look alike scale the base, and different ones soon outweigh it. What a batch of nothing
-        takes is kept from 0 up, or large batches that are slower than thought would make small ones free; and where it
-        was measured, below twice that, or rows that now and then take twice as long would look like a fixed cost.
+        takes is kept from 0 up, or large batches that are slower than thought would make small ones free. Where it was
+        measured, it is kept between that and twice that: rows that now and then take twice as long would look like a
+        fixed cost, and long ones that are slower than measured would make a measured gain of batches a loss.
         """
         steps, sum_x, sum_y, sum_xx, sum_xy = self._sums
         mean_x, mean_y = sum_x / steps, sum_y / steps
@@ -173,7 +174,7 @@ class CostTable:
         scale = max(scale, MIN_SCALE)  # noise: a longer batch is never quicker
         offset_s = (y - scale * x) / total
         of_nothing_s = self._base_of_nothing_s()
-        shift_s = max(offset_s / scale, -of_nothing_s)
+        shift_s = max(offset_s / scale, 0.0 if self._grid else -of_nothing_s)
         if self._grid:
             shift_s = min(shift_s, of_nothing_s)
         if shift_s != offset_s / scale:
