@@ -72,8 +72,11 @@ load whisper-throughput 5 40 1 --model whisper --loads \
 load whisper 5 40 100 --model whisper --utterances 60 --loads 0.8 0.95 --systems stock:1:0:2 ours
 policies=(ours:fcfs ours:sjf ours:hrrn ours:window ours:cost ours:adaptive)
 for lengths in librispeech uniform; do
-    load "policies-$lengths" 2 40 60 --model whisper --utterances 60 --lengths "$lengths" --loads 0.5 0.8 1.0 1.3 \
-        --systems "${policies[@]}" --engine max_wait_time=inf
+    policy=(--model whisper --utterances 60 --lengths "$lengths" --systems "${policies[@]}" --engine max_wait_time=inf
+        --output "$output/policies-$lengths")
+    load "policies-$lengths" 2 60 60 "${policy[@]}" --loads 0.5 0.8
+    # A queue takes a while to grow.
+    load "policies-$lengths-overload" 2 60 160 "${policy[@]}" --loads 1.0 1.3
 done
 
 # served COMMAND...: run it beside the shipped models, on ports of their own.
