@@ -352,7 +352,7 @@ class TestCostTable:
             table.observe(rows, longest, 1e-8 * (rows * longest) ** 1.9)
         times_s = [table.batch_time_s(1, longest) for longest in (1, 100, 200, 1000)]
         assert min(times_s) == times_s[0] > 0
-        assert times_s[2] > 1.4 * times_s[1] > 1e-4
+        assert times_s[2] > 1.49 * times_s[1] > 1e-4  # measured: 3 ms and 2 ms
         assert table.batch_time_s(8, 2000) > 30 * times_s[2]
 
     def test_rows_that_now_and_then_take_longer_do_not_look_like_a_fixed_cost(self):
