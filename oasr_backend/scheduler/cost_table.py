@@ -174,9 +174,8 @@ class CostTable:
         scale = max(scale, MIN_SCALE)  # noise: a longer batch is never quicker
         offset_s = (y - scale * x) / total
         of_nothing_s = self._base_of_nothing_s()
-        shift_s = max(offset_s / scale, 0.0 if self._grid else -of_nothing_s)
-        if self._grid:
-            shift_s = min(shift_s, of_nothing_s)
+        least_s, most_s = (0.0, of_nothing_s) if self._grid else (-of_nothing_s, math.inf)
+        shift_s = min(max(offset_s / scale, least_s), most_s)
         if shift_s != offset_s / scale:
             # Least squares of seconds = scale · (base + shift), where the shift is given.
             shifted = xx + 2 * shift_s * x + shift_s**2 * total
