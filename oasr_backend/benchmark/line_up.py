@@ -2,11 +2,13 @@
 
 ours, ours:POLICY     model_repository/asr_offline through tritonserver; with streams asr_streaming
 ours-shm              the same, the inputs in system shared memory instead of gRPC's messages
-in-process            the same engine without a server
+in-process            the same engine without a server; with streams that of streams
 stock:LADDER:DELAY:INSTANCES
                       what Triton repositories do today: 4-8-16:5000:1 is the ladder 4, 8, 16 with 5 ms of delay
 sherpa-onnx:THREADS   the same Conformer in sherpa-onnx, as many workers as cores hold; with streams
                       sherpa-onnx:CHUNK:LEFT in chunks of so many encoder frames that see so many chunks before
+sherpa-server:CHUNK:LEFT
+                      only with streams: the same through sherpa-onnx's own websocket server
 faster-whisper:BATCH:THREADS
                       one at a time; with a BATCH above 0 its batched pipeline, which batches the pieces of one clip
 """
@@ -21,7 +23,8 @@ from typing import Any
 
 from oasr_backend.benchmark import systems
 from oasr_backend.benchmark.repositories import copy_model
-from oasr_backend.benchmark.stream_systems import SherpaStreams, TritonStreams
+from oasr_backend.benchmark.sherpa_streams import SherpaServer, SherpaStreams
+from oasr_backend.benchmark.stream_systems import InProcessStreams, TritonStreams
 from oasr_backend.benchmark.streams import StreamSystem
 from oasr_backend.benchmark.systems import System
 from oasr_backend.config import EngineConfig, option_names, read_options
@@ -34,6 +37,8 @@ from oasr_backend.models.whisper_folder import find_model
 ROOT = Path(__file__).parents[2]
 OURS = ROOT / "model_repository" / "asr_offline"
 STREAMS = ROOT / "model_repository" / "asr_streaming"
+STREAM_LADDER = (1, 2, 4, 8, 12, 16, 24, 32)
+"""As asr_streaming ships it."""
 MARGIN = {"cost_margin": "0.1"}
 """As asr_offline ships it."""
 STOCK = ROOT / "scripts" / "load_test" / "stock"
@@ -79,12 +84,29 @@ class LineUp:
         if kind == "ours":
             server = url or self._server(name, STREAMS, {**self.options, **self.engine})
             return TritonStreams(name, server, "asr_streaming" if url else "asr")
+        if kind == "in-process":
+            return self._streams_in_process(name)
+        chunking = [int(number) for number in arguments or ("16", "4")]
         if kind == "sherpa-onnx":
-            chunk_size, left = map(int, arguments or ("16", "4"))
-            return SherpaStreams(name, self._sherpa_folder(name), num_cores(), chunk_size, left)
+            return SherpaStreams(name, self._sherpa_folder(name), num_cores(), *chunking)
+        if kind == "sherpa-server":
+            log = self.folder / name.replace(":", "_") / "server.log"
+            return SherpaServer(name, self._sherpa_folder(name), log, num_cores(), *chunking)
         raise ConfigError(
-            f"system is {name!r}; for streams it must be ours or sherpa-onnx: correct it"
+            f"system is {name!r}; for streams it must be one of ours, in-process, sherpa-onnx, sherpa-server: "
+            "correct it"
         )
+
+    def _streams_in_process(self, name: str) -> StreamSystem:
+        family = FAMILIES[self.family]
+        config = read_options(
+            EngineConfig,
+            {"parallel_batches": "0", "max_streams": "512", "max_waiting": "512", **self.engine},
+            max_batch_size=max(STREAM_LADDER),
+            preferred_batch_size=STREAM_LADDER,
+        )
+        options: Any = read_options(family.options, {"intra_threads": "1", **self.options})
+        return InProcessStreams(name, family, options, config)
 
     def _ours(
         self, name: str, policy: str = "cost", client: type[systems.Triton] = systems.Triton

@@ -1,14 +1,11 @@
-"""Systems for live streams: a tritonserver, and sherpa-onnx in process. It knows nothing of pacing or figures."""
+"""Our own systems for live streams: through a tritonserver, and in process. It knows nothing of pacing or figures."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from itertools import count
-from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -19,7 +16,11 @@ from tritonclient.grpc import service_pb2_grpc as service
 from oasr_backend.audio import Samples
 from oasr_backend.benchmark.ruler import RefusedError
 from oasr_backend.benchmark.systems import Server
-from oasr_backend.errors import ConfigError
+from oasr_backend.config import EngineConfig
+from oasr_backend.engine.stream import Chunk, ChunkResult, StreamRequest
+from oasr_backend.engine.streaming import StreamingEngine
+from oasr_backend.errors import AsrError, ConfigError
+from oasr_backend.models import Family
 
 STREAMS_A_CONNECTION = 32
 CONNECT_TIMEOUT_S = 10.0
@@ -79,6 +80,50 @@ class TritonStreams:
             await self._server.stop()
 
 
+class InProcessStreams:
+    """The same engine without a server: what serving costs is the difference."""
+
+    def __init__(self, name: str, family: Family, options: Any, config: EngineConfig) -> None:
+        self.name = name
+        self._family, self._options, self._config = family, options, config
+
+    async def start(self) -> None:
+        load, max_streams = self._family.load_streams, self._config.max_streams
+        if load is None or max_streams is None:
+            raise ConfigError(f"{self.name}: the model's family cannot stream: choose ctc")
+        model = await asyncio.to_thread(load, self._options, max_streams)
+        self._engine = StreamingEngine(self._config, model)
+        await asyncio.to_thread(self._engine.warm_up)
+        self._engine.start()
+
+    def send(
+        self, stream: int, number: int, samples: Samples, is_last: bool
+    ) -> asyncio.Future[str]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[str] = loop.create_future()
+
+        def on_done(result: ChunkResult) -> None:
+            loop.call_soon_threadsafe(_answer, future, result)
+
+        try:
+            if number == 0:
+                self._engine.add_request(StreamRequest(str(stream)))
+            self._engine.feed_chunk(str(stream), Chunk(samples, is_last), on_done)
+        except AsrError as error:
+            future.set_exception(RefusedError(str(error)))
+        return future
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._engine.close)
+
+
+def _answer(future: asyncio.Future[str], result: ChunkResult) -> None:
+    if result.partial is None:
+        future.set_exception(RefusedError(str(result.error)))
+    else:
+        future.set_result(result.partial.transcript.text)
+
+
 class _Connection:
     """One gRPC stream that carries the pieces of many sequences."""
 
@@ -122,83 +167,3 @@ class _Connection:
     async def _take_requests(self) -> AsyncIterator[Any]:
         while (request := await self._requests.get()) is not None:
             yield request
-
-
-class SherpaStreams:
-    """sherpa-onnx's online recognizer on some threads, each with its share of the streams."""
-
-    def __init__(
-        self, name: str, folder: Path, num_workers: int, chunk_size: int, left: int
-    ) -> None:
-        self.name = name
-        self._folder, self._chunking = folder, (chunk_size, left)
-        self._workers = [_SherpaWorker() for _ in range(num_workers)]
-
-    async def start(self) -> None:
-        for worker in self._workers:
-            await asyncio.to_thread(worker.start, self._folder, *self._chunking)
-
-    def send(
-        self, stream: int, number: int, samples: Samples, is_last: bool
-    ) -> asyncio.Future[str]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[str] = loop.create_future()
-        worker = self._workers[stream % len(self._workers)]
-
-        def answer(text: str) -> None:
-            loop.call_soon_threadsafe(future.set_result, text)
-
-        worker.inbox.put((stream, number, samples, is_last, answer))
-        return future
-
-    async def stop(self) -> None:
-        for worker in self._workers:
-            worker.inbox.put(None)
-            await asyncio.to_thread(worker.thread.join)
-
-
-class _SherpaWorker:
-    """One thread: it takes all pieces that have come, then decodes what is ready."""
-
-    def __init__(self) -> None:
-        self.inbox: SimpleQueue[tuple[int, int, Samples, bool, Callable[[str], None]] | None] = (
-            SimpleQueue()
-        )
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self._streams: dict[int, Any] = {}
-
-    def start(self, folder: Path, chunk_size: int, left: int) -> None:
-        import sherpa_onnx as sherpa
-
-        self._recognizer = sherpa.OnlineRecognizer.from_wenet_ctc(
-            str(folder / "tokens.txt"),
-            str(folder / "model-streaming.onnx"),
-            chunk_size=chunk_size,
-            num_left_chunks=left,
-            num_threads=1,
-        )
-        self.thread.start()
-
-    def _run(self) -> None:
-        while (first := self.inbox.get()) is not None:
-            pieces = [first]
-            while not self.inbox.empty():
-                piece = self.inbox.get()
-                if piece is None:
-                    self.inbox.put(None)  # to be found by the outer loop
-                    break
-                pieces.append(piece)
-            fed = [self._feed(*piece[:4]) for piece in pieces]
-            while ready := [s for s in dict.fromkeys(fed) if self._recognizer.is_ready(s)]:
-                self._recognizer.decode_streams(ready)
-            for piece, stream in zip(pieces, fed, strict=True):
-                piece[4](self._recognizer.get_result(stream))
-
-    def _feed(self, stream: int, number: int, samples: Samples, is_last: bool) -> Any:
-        if number == 0:
-            self._streams[stream] = self._recognizer.create_stream()
-        handle = self._streams[stream]
-        handle.accept_waveform(16000, samples)
-        if is_last:
-            handle.input_finished()
-        return handle
