@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 
@@ -111,7 +111,7 @@ class BatchCosts:
     def _measure(self) -> None:
         started_at = self._clock()
         rehearsal = _Rehearsal(self._rehearse, self._clock, self._config.measure_costs_s)
-        skipped = [rows for rows in self._rungs if not self._measure_rung(rehearsal, rows)]
+        skipped = self._measure_rungs(rehearsal)
         for num_rows, length in rehearsal.rounds():
             self._measure_shape(rehearsal, num_rows, length)
         log.info(
@@ -123,27 +123,57 @@ class BatchCosts:
             ),
         )
         if skipped:
-            log.info(
-                "batches of %s rows were not measured within %g s (measure_costs_s): their times are estimated",
+            log.warning(
+                "batches of %s rows were not measured within %g s (measure_costs_s): they are taken to gain nothing "
+                "over smaller ones, so that none may ever run: raise it",
                 " and ".join(map(str, sorted(skipped))),
                 self._config.measure_costs_s,
             )
 
-    def _measure_rung(self, rehearsal: _Rehearsal, num_rows: int) -> bool:
-        """Warm up for batches of that size and measure them at every length; False where the time is too short.
+    def _measure_rungs(self, rehearsal: _Rehearsal) -> list[int]:
+        """Measure every rung as far as the time allows; return those of which nothing is known.
 
-        A rung is measured at all lengths or at none, lest a longer batch seem quicker than a shorter one.
+        One row at every length comes first, then each rung at a typical length, which tells whether batches gain; where
+        the time is too short for its other lengths, they are taken to gain as much.
         """
-        times_s = [self.table.batch_time_s(num_rows, self._counted(n)) for n in self._lengths]
-        if not rehearsal.warm_up(num_rows, max(times_s)):
+        smallest, *larger = self._rungs
+        typical = max([n for n in self._lengths if n <= TYPICAL_FRAMES] or self._lengths[:1])
+        if not self._measure_rung(rehearsal, smallest, self._times_s(smallest, self._lengths)):
+            return self._rungs
+        known = [
+            rows
+            for rows in larger
+            if self._measure_rung(rehearsal, rows, self._times_s(rows, [typical]))
+        ]
+        alone_s = self._times_s(smallest, self._lengths)
+        for rows in known:
+            ratio = self.table.batch_time_s(rows, self._counted(typical)) / alone_s[typical]
+            inferred_s = {n: ratio * alone_s[n] for n in self._lengths if n != typical}
+            if not self._measure_rung(rehearsal, rows, inferred_s):
+                for length, seconds in inferred_s.items():
+                    self.table.measure(rows, self._counted(length), seconds)
+        return [rows for rows in larger if rows not in known]
+
+    def _measure_rung(
+        self, rehearsal: _Rehearsal, num_rows: int, estimates_s: Mapping[int, float]
+    ) -> bool:
+        """Warm up for batches of that size and measure them at each length that has an estimate; False where the time
+        is too short.
+
+        They are measured at all of the lengths or at none, lest a longer batch seem quicker than a shorter one.
+        """
+        if not rehearsal.warm_up(num_rows, max(estimates_s.values(), default=0.0)):
             return False
-        if all(self.table.is_measured(num_rows, self._counted(n)) for n in self._lengths):
+        if all(self.table.is_measured(num_rows, self._counted(n)) for n in estimates_s):
             return True  # the file knew it
-        if not rehearsal.has_time_for(num_rows, times_s):
+        if not rehearsal.has_time_for(num_rows, list(estimates_s.values())):
             return False
-        for length in self._lengths:
+        for length in estimates_s:
             self._measure_shape(rehearsal, num_rows, length)
         return True
+
+    def _times_s(self, num_rows: int, lengths: Sequence[int]) -> dict[int, float]:
+        return {n: self.table.batch_time_s(num_rows, self._counted(n)) for n in lengths}
 
     def _measure_shape(self, rehearsal: _Rehearsal, num_rows: int, length: int) -> None:
         best_s = rehearsal.best_time_s(num_rows, length)

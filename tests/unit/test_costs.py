@@ -66,7 +66,8 @@ def test_where_a_row_costs_its_length_rungs_are_measured_at_a_few():
     recognizer = Lengthwise()
     table = table_of(warmed_up(recognizer, preferred_batch_size=(1, 4)))
     assert [shape for shape in recognizer.rehearsed if shape[1] > 1] == [
-        (rows, frames) for rows in (1, 4) for frames in (200, 600, 1500)
+        *[(1, 200), (1, 600), (1, 1500)],
+        *[(4, 600), (4, 200), (4, 1500)],
     ]
     assert table.batch_time_s(4, 1500) == 0.25 + 0.25 * 4 * 16
     assert table.batch_time_s(1, 400) == pytest.approx(0.25 + 0.25 * 5)
@@ -126,8 +127,21 @@ def test_what_does_not_fit_the_time_limit_is_skipped_and_said(caplog):
     assert table.batch_time_s(4, 3000) == 2 * 3.75
     assert caplog.messages[-2:] == [
         "batch times after 7.0 s of measuring: 1 × 3000 frames 2 s, 2 × 3000 frames 3.75 s, 4 × 3000 frames 7.5 s",
-        "batches of 4 rows were not measured within 6 s (measure_costs_s): their times are estimated",
+        (
+            "batches of 4 rows were not measured within 6 s (measure_costs_s): they are taken to gain nothing over smaller "
+            "ones, so that none may ever run: raise it"
+        ),
     ]
+
+
+def test_where_time_is_short_a_typical_length_tells_how_much_a_rung_gains():
+    recognizer = Lengthwise()
+    table = table_of(warmed_up(recognizer, preferred_batch_size=(1, 4), measure_costs_s=14.0))
+    # One row takes 1.0, 2.0 and 4.25 s; the four of 600 frames are known after 16.25 s.
+    assert recognizer.rehearsed[-2:] == [(4, 1), (4, 600)]
+    assert table.batch_time_s(4, 600) == 7.25
+    assert table.batch_time_s(4, 200) == 7.25 / 2.0 * 1.0
+    assert table.batch_time_s(4, 1500) == 7.25 / 2.0 * 4.25
 
 
 def test_a_slow_machine_overruns_the_limit_by_one_batch_at_most():
