@@ -20,8 +20,8 @@ try:
     from oasr_backend.plans.precision import PRECISIONS
 except ModuleNotFoundError as missing:
     sys.exit(
-        f"error: {missing.name} is not installed; building plans needs what serving does not. Run: "
-        ".venv/bin/python -m pip install -e '.[gpu]'"
+        f"error: {missing.name} is not installed; building plans needs what serving does not: "
+        "docs/tensorrt.md (Building plans) has the command"
     )
 
 
@@ -56,17 +56,19 @@ def main() -> None:
 
 
 class Progress:
-    """The phase of a build on one line of the console; on lines of their own where that is a file."""
+    """The phase of a build on one line of the console; each once on a line of its own where that is a file."""
 
     def __init__(self) -> None:
         self._is_console = sys.stderr.isatty()
         self._last = ""
+        self._shown: set[str] = set()
 
     def show(self, phase: str, done: int, total: int) -> None:
         if self._is_console:
             sys.stderr.write(f"\r\033[K{phase}: {done} of {total}")
-        elif phase != self._last:
+        elif phase not in self._shown:
             sys.stderr.write(f"{phase}\n")
+            self._shown.add(phase)
         self._last = phase
         sys.stderr.flush()
 

@@ -3,7 +3,7 @@
 #   pip install uv && ./scripts/lock.sh [--upgrade-package NAME]
 # The locks agree with each other: base.txt (inside any tritonserver) is part of serve.txt (with a local
 # tritonserver and the client), which is part of test.txt; plot.txt adds what draws the simulation's plots, bench.txt
-# what the benchmark measures us beside. One lock holds for Python 3.11 and 3.12.
+# what the benchmark measures us beside, rtx.txt what builds plans for RTX cards. One lock holds for Python 3.11 and 3.12.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,4 +20,5 @@ compile --extra server --extra client --extra test --extra export --override <(e
 compile --extra server --extra client --constraint requirements/test.txt --output-file requirements/serve.txt
 compile --constraint requirements/serve.txt --output-file requirements/base.txt
 compile --extra plot --constraint requirements/test.txt --output-file requirements/plot.txt
+compile --extra rtx --constraint requirements/test.txt --output-file requirements/rtx.txt
 compile --extra bench --constraint requirements/test.txt --output-file requirements/bench.txt

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,9 +73,11 @@ def build_plans(
     """Build a plan of each graph of the bundle in `folder`, beside it; return their paths.
 
     Every graph is checked before the first build; a plan and its fingerprint appear whole or not at all. Raises
-    ConfigError for a graph or an option that TensorRT refuses.
+    ConfigError for a graph or an option that TensorRT refuses, and for files that cannot be read or written.
     """
     bundle = read_bundle(folder)
+    options = replace(options, output=options.output or folder)
+    _check_writable(options)
     for name in bundle.graph_files:
         check_onnx(folder / name, CONTRACTS[name], model_sizes(bundle))
     return [
@@ -98,16 +100,34 @@ def _build_one(
         sha256(onnx_path),
         options.plan_options(onnx_path.name),
     )
-    folder = options.output or onnx_path.parent
-    path = plan_path(folder / onnx_path.name, options.flavour)
+    path = plan_path((options.output or onnx_path.parent) / onnx_path.name, options.flavour)
     if options.if_needed and _fits(path, fingerprint):
         return path
     graph = in_precision(onnx.load(str(onnx_path)), fingerprint.options["precision"])
     plan = compile_plan(library, graph.SerializeToString(), wanted, options, on_step)
-    fingerprint_path(path).unlink(missing_ok=True)  # never an old one beside a new plan
-    write_whole(path, plan)
-    write_whole(fingerprint_path(path), as_text(fingerprint).encode())
+    try:
+        fingerprint_path(path).unlink(missing_ok=True)  # never an old one beside a new plan
+        write_whole(path, plan)
+        write_whole(fingerprint_path(path), as_text(fingerprint).encode())
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror}): make room, or name another folder with --output"
+        ) from error
     return path
+
+
+def _check_writable(options: BuildOptions) -> None:
+    """Make the folders, and see before a long build that what it gives can be written."""
+    for folder in (options.output, options.timing_cache and options.timing_cache.parent):
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_whole(folder / "plans.check", b"")
+                (folder / "plans.check").unlink()
+        except OSError as error:
+            raise ConfigError(
+                f"{folder} cannot be written to ({error.strerror}): let its user write there, or name another folder"
+            ) from error
 
 
 def compile_plan(

@@ -128,8 +128,8 @@ def test_what_does_not_fit_the_time_limit_is_skipped_and_said(caplog):
     assert caplog.messages[-2:] == [
         "batch times after 7.0 s of measuring: 1 × 3000 frames 2 s, 2 × 3000 frames 3.75 s, 4 × 3000 frames 7.5 s",
         (
-            "batches of 4 rows were not measured within 6 s (measure_costs_s): they are taken to gain nothing over smaller "
-            "ones, so that none may ever run: raise it"
+            "batches of 4 rows were not measured within 6 s (measure_costs_s): they are taken to gain nothing over "
+            "smaller ones, so that none may ever run: raise it"
         ),
     ]
 
