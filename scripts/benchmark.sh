@@ -76,7 +76,7 @@ for lengths in librispeech uniform; do
         --output "$output/policies-$lengths")
     load "policies-$lengths" 2 60 60 "${policy[@]}" --loads 0.5 0.8
     # A queue takes a while to grow.
-    load "policies-$lengths-overload" 2 60 160 "${policy[@]}" --loads 1.0 1.3
+    load "policies-$lengths-overload" 2 60 120 "${policy[@]}" --loads 1.0 1.3
 done
 
 # served COMMAND...: run it beside the shipped models, on ports of their own.
