@@ -120,7 +120,7 @@ def read_bundle(folder: Path) -> Bundle:
     path = folder / METADATA_FILE
     try:
         metadata = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path} cannot be read ({error}); a bundle must have it: {REMEDY}"
         ) from error
@@ -133,6 +133,8 @@ def read_bundle(folder: Path) -> Bundle:
     tokens = read_tokens(folder / TOKENS_FILE)
     parts = {"tokens": tokens, "features": features, "streaming": streaming}
     bundle = _read(Bundle, {**metadata, **parts}, path)
+    for part in (bundle, features, *([streaming] if streaming else [])):
+        _check_ranges(part, path)
     for name in bundle.graph_files:
         if not (folder / name).is_file():
             raise ConfigError(f"{folder} has no {name}, which its {METADATA_FILE} names: {REMEDY}")
@@ -141,6 +143,31 @@ def read_bundle(folder: Path) -> Bundle:
             f"{path}: blank_id is {bundle.blank_id}; there are {len(tokens)} tokens: {REMEDY}"
         )
     return bundle
+
+
+_RANGES = {
+    "subsampling": (1, 64),
+    "context_frames": (1, 1000),
+    "offline_chunk_size": (-1, 100_000),
+    "num_mels": (1, 1000),
+    "sample_rate_hz": (1, 192_000),
+    "frame_length_ms": (1, 1000),
+    "frame_shift_ms": (1, 1000),
+    "chunk_size": (1, 1024),
+    "num_left_chunks": (-1, 100_000),
+    "num_planes": (1, 100_000),
+    "plane_width": (1, 100_000),
+}
+"""What the numbers of a bundle can be."""
+
+
+def _check_ranges(part: object, path: Path) -> None:
+    for name, (low, high) in _RANGES.items():
+        value = getattr(part, name, low)
+        if not low <= value <= high:
+            raise ConfigError(
+                f"{path}: {name} is {value}; it must be from {low} to {high}: {REMEDY}"
+            )
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}

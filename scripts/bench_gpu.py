@@ -29,15 +29,18 @@ from oasr_backend.models.ctc import CtcConfig, demo_model
 from oasr_backend.models.ctc_streams import CtcStreams
 from oasr_backend.models.streams import run
 from oasr_backend.plans.card import compute_capability
+from oasr_backend.runtime.choose import RUNTIMES as KNOWN
 from oasr_backend.runtime.choose import Wish, load_runtime
 
 SECONDS = (2.5, 10.0)
+RUNTIMES_HERE = KNOWN[1:]  # each but auto
 RUNTIMES = ["onnx", "torch:eager", "torch", "tensorrt:eager", "tensorrt"]
 
 
 def main() -> None:
     options = parse_arguments()
     try:
+        check(options)
         results: dict[str, Any] = {"machine": dict(machine()), "runtimes": {}}
     except ConfigError as error:
         sys.exit(f"error: {error}")
@@ -48,7 +51,23 @@ def main() -> None:
             print(f"{name}: not measured: {error}", file=sys.stderr)
     if options.output:
         options.output.write_text(json.dumps(results, indent=1) + "\n")
+    if not results["runtimes"]:
+        sys.exit("error: nothing was measured (see above)")
     show(results, options.rungs)
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise ConfigError for what would only be found out after minutes of measuring."""
+    for name in options.runtimes:
+        kind, _, way = name.partition(":")
+        if kind not in RUNTIMES_HERE or way not in ("", "eager"):
+            raise ConfigError(
+                f"runtime is {name!r}; it must be one of {', '.join(RUNTIMES_HERE)}, with :eager behind it or not"
+            )
+    if min(options.rungs) < 1 or options.rounds < 1:
+        raise ConfigError("--rungs and --rounds must be from 1 up: correct them")
+    if options.output and not options.output.parent.is_dir():
+        raise ConfigError(f"{options.output.parent} is no folder: make it, or name another file")
 
 
 def machine() -> Iterator[tuple[str, str]]:

@@ -8,12 +8,25 @@ cd "$(dirname "$0")/.."
 . scripts/environment.sh
 
 quick=false output=.cache/benchmark page=docs/performance.md
-if [ "${1:-}" = --quick ]; then
-    shift
-    quick=true output=.cache/benchmark-quick page=.cache/benchmark-quick/performance.md
-fi
-wanted=("$@")
+wanted=()
+# The page has a place for each step but these.
+known=$(printf '%s\n' sherpa costs page && grep -oP '\{\{\K[\w-]+' scripts/load_test/performance.md | grep -vx machine)
+for argument in "$@"; do
+    case $argument in
+        --quick) quick=true output=.cache/benchmark-quick page=.cache/benchmark-quick/performance.md ;;
+        -h | --help)
+            sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' scripts/benchmark.sh
+            exit
+            ;;
+        *)
+            grep -qx -- "$argument" <<<"$known" || fail "$argument is no step; steps are $(echo "$known" | xargs)"
+            wanted+=("$argument")
+            ;;
+    esac
+done
 mkdir -p "$output"
+exec 9>"$output/.lock"
+flock --nonblock 9 || fail "Another benchmark runs in $output: wait for it."
 prepare_environment test
 .venv/bin/pip install --quiet --no-deps --require-hashes -r requirements/bench.txt
 python=.venv/bin/python
@@ -82,13 +95,20 @@ done
 # served COMMAND...: run it beside the shipped models, on ports of their own.
 served() {
     local log=$output/served.log server code=0
+    : >"$log"
     ./scripts/serve.sh --http-port 18000 --grpc-port 18001 --metrics-port 18002 >"$log" 2>&1 &
     server=$!
+    # Whatever ends this script ends the server too; a command in the foreground would hold the signal up.
+    # shellcheck disable=SC2064
+    trap "kill $server 2>/dev/null || true; wait $server || true" EXIT
+    trap 'kill %% 2>/dev/null; exit 143' TERM
     until grep -q "Ready after" "$log"; do
-        kill -0 $server || return 1
+        kill -0 $server 2>/dev/null || { tail -n 20 "$log" >&2; return 1; }
         sleep 1
     done
-    "$@" || code=$?
+    "$@" &
+    wait $! || code=$?
+    trap - TERM EXIT
     kill $server
     wait $server || true
     return $code

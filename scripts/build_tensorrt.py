@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def main() -> None:
     options = parse_arguments()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     progress = Progress()
+    signal.signal(signal.SIGINT, progress.stop)
     try:
         sizing = Sizing(
             tuple(options.preferred_batch_size),
@@ -47,7 +49,11 @@ def main() -> None:
             options.if_needed,
         )
         plans = build_plans(load_flavour(build.flavour), options.bundle, build, progress.show)
-    except ConfigError as error:
+    except KeyboardInterrupt:
+        progress.end()
+        print("build_tensorrt: stopped; plans that are whole stay", file=sys.stderr)
+        sys.exit(130)
+    except (ConfigError, OSError) as error:
         progress.end()
         sys.exit(f"build_tensorrt: {error}")
     progress.end()
@@ -61,9 +67,14 @@ class Progress:
     def __init__(self) -> None:
         self._is_console = sys.stderr.isatty()
         self._last = ""
+        self._goes_on = True
         self._shown: set[str] = set()
 
-    def show(self, phase: str, done: int, total: int) -> None:
+    def stop(self, *_: object) -> None:
+        """Have the build end at its next step: TensorRT lets no exception pass."""
+        self._goes_on = False
+
+    def show(self, phase: str, done: int, total: int) -> bool:
         if self._is_console:
             sys.stderr.write(f"\r\033[K{phase}: {done} of {total}")
         elif phase not in self._shown:
@@ -71,6 +82,7 @@ class Progress:
             self._shown.add(phase)
         self._last = phase
         sys.stderr.flush()
+        return self._goes_on
 
     def end(self) -> None:
         if self._is_console and self._last:

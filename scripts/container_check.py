@@ -24,7 +24,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dockerfile_parse import DockerfileParser
+try:
+    from dockerfile_parse import DockerfileParser
+except ModuleNotFoundError as missing:
+    sys.exit(f"error: {missing.name} is not installed: ./scripts/test.sh installs what checks need")
 
 ROOT = Path(__file__).parents[1]
 SUITE = "bookworm"  # whose Python is one of those that are supported

@@ -21,22 +21,26 @@ import argparse
 import asyncio
 import csv
 import random
-import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from statistics import correlation, mean, median
+from statistics import StatisticsError, correlation, mean, median
 
 from tqdm import tqdm
 
 from oasr_backend.allocator import prepare_heap
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
 from oasr_backend.benchmark import line_up, plots, report, speech, streams
-from oasr_backend.benchmark.arrivals import KINDS, Due, read_trace
+from oasr_backend.benchmark.arrivals import Due, read_trace
 from oasr_backend.benchmark.figures import Figures
+from oasr_backend.benchmark.flags import parse
+from oasr_backend.benchmark.folder import Folder
 from oasr_backend.benchmark.line_up import LineUp
 from oasr_backend.benchmark.results import Cell, Results, write_csv
+from oasr_backend.benchmark.ruler import GONE
+from oasr_backend.benchmark.streams import StreamSystem
 from oasr_backend.benchmark.sweep import (
     TRACE,
     TRACE_LOAD,
@@ -46,47 +50,65 @@ from oasr_backend.benchmark.sweep import (
     is_measured,
 )
 from oasr_backend.errors import ConfigError
+from oasr_backend.simulation.plots import load_pyplot
 from oasr_backend.simulation.workload import LENGTHS
 from oasr_backend.triton.server import LaunchError
 
 ROOT = Path(__file__).parents[1]
-MODELS: dict[str, tuple[str, tuple[str, ...], tuple[int, ...], dict[str, str]]] = {
-    "conformer": ("ctc", ("cards", "commands"), (1, 2, 4), {}),
-    "whisper": ("whisper", ("librivox",), (1, 2, 4), {}),
-}
-"""The family, the clips that it understands, our ladder, and the family's options."""
 
-STOCK_LADDERS = ("1", "1-2-4", "1-2-4-8", "4-8-16")
-STOCK_DELAYS_US = ("0", "5000", "20000")
-STOCK_INSTANCES = ("1", "2")
-"""What --sweep-stock tries, each with each."""
+MAX_LENGTHS_S = {"conformer": 35.0, "whisper": 30.0}
+"""Of drawn utterances, in seconds: none above what the model hears at once."""
+
+SETTINGS = ("model", "trace", "utterances", "seconds", "piece_ms", "options", "engine", "seed")
+"""Flags that no two runs in one folder may differ in: nothing else tells what was measured apart by them."""
 
 
 def main() -> int:
-    options = parse_arguments()
+    options = parse(sys.argv[1:], __doc__)
     prepare_heap()  # as the servers do, for the systems in this process
     try:
-        asyncio.run(run(options))
+        with Folder(options.output) as folder:
+            asyncio.run(run_until_stopped(options, folder))
     except (ConfigError, LaunchError, OSError) as error:
         print(f"error: {error} (logs: {options.output}/servers)", file=sys.stderr)
         return 2
+    except asyncio.CancelledError:
+        print("stopped: --resume goes on from here", file=sys.stderr)
+        return 130
     return 0
 
 
-async def run(options: argparse.Namespace) -> None:
+async def run_until_stopped(options: argparse.Namespace, folder: Folder) -> None:
+    """Run; where a person or a machine ends it, servers are stopped first."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    await run(options, folder)
+
+
+async def run(options: argparse.Namespace, folder: Folder) -> None:
     """Run what was asked for, and print its tables."""
-    family, folders, ladder, family_options = MODELS[options.model]
-    family_options = {**family_options, **pairs(options.options)}
+    family, folders, ladder = line_up.MODELS[options.model]
     paths = [
         path for name in folders for path in sorted((ROOT / "tests/data" / name).glob("*.wav"))
     ]
     clips = speech.read_clips(paths)
-    limit_s = 30.0 if options.model == "whisper" else 35.0
-    servers = options.output / "servers"
-    shutil.rmtree(servers, ignore_errors=True)
-    systems = LineUp(family, family_options, ladder, pairs(options.engine), options.sherpa, servers)
+    systems = LineUp(
+        family,
+        dict(options.options),
+        ladder,
+        dict(options.engine),
+        options.sherpa,
+        options.output / "servers",
+    )
+    if options.plots:
+        load_pyplot()
+    settings = {name: getattr(options, name) for name in SETTINGS}
     if options.streams:
-        await run_streams(options, systems, clips)
+        running = [systems.streams(name, options.url) for name in options.systems]
+        folder.begin(settings, options.resume)
+        await run_streams(options, running, clips)
         return
     trace: Sequence[Due] = ()
     if options.trace:
@@ -94,12 +116,14 @@ async def run(options: argparse.Namespace) -> None:
         pool = speech.read_clips(traced)
         options.lengths, options.kind, options.loads = options.trace.name, TRACE, [TRACE_LOAD]
     else:
-        length = clipped(options.lengths, limit_s)
+        length = clipped(options.lengths, MAX_LENGTHS_S[options.model])
         pool = speech.pool(clips, length, options.utterances, options.seed)
-    print(f"{len(pool)} utterances of {mean(durations_s(pool)):.1f} s in the mean", flush=True)
-    options.output.mkdir(parents=True, exist_ok=True)
-    results = Results(options.output / f"{options.model}.jsonl", Figures)
     names = stock_variants(options) if options.sweep_stock else options.systems
+    for name in names:
+        systems.system(name)  # refused before the first one is measured
+    print(f"{len(pool)} utterances of {mean(durations_s(pool)):.1f} s in the mean", flush=True)
+    folder.begin(settings, options.resume)
+    results = Results(options.output / f"{options.model}.jsonl", Figures)
     sweep = Sweep(
         options.lengths,
         () if options.sweep_stock else options.loads,
@@ -136,10 +160,9 @@ def print_tables(
 
 
 async def run_streams(
-    options: argparse.Namespace, line_up: LineUp, clips: Sequence[Samples]
+    options: argparse.Namespace, systems: Sequence[StreamSystem], clips: Sequence[Samples]
 ) -> None:
     """Run live streams on the systems by turns, and print their table."""
-    options.output.mkdir(parents=True, exist_ok=True)
     results = Results(options.output / "streams.jsonl", streams.StreamFigures)
     rng = random.Random(options.seed)
     length = round(options.seconds * SAMPLE_RATE_HZ)
@@ -147,8 +170,7 @@ async def run_streams(
     pacing = streams.Pacing(options.piece_ms)
     running = []
     try:
-        for name in options.systems:
-            system = line_up.streams(name, options.url)
+        for system in systems:
             await system.start()
             running.append(system)
         expected = {s.name: await streams.alone(s, utterances, pacing) for s in running}
@@ -158,6 +180,8 @@ async def run_streams(
                 title = f"{system.name}, {number} streams, repeat {repeat + 1}"
                 on_done = progress(title, number)
                 heard = await streams.paced(system, utterances, number, pacing, repeat, on_done)
+                if gone := [error for error in heard.errors if GONE in error]:
+                    raise ConfigError(f"{title}: {len(gone)} pieces were not answered: {gone[0]}")
                 results.add(cell, streams.figures_of(heard, expected[system.name]))
     finally:
         for system in running:
@@ -174,10 +198,12 @@ def report_alone(
     options: argparse.Namespace, lengths_s: Sequence[float], alone_s: Mapping[str, Sequence[float]]
 ) -> None:
     """Say how the service time of an utterance goes with its length: what a policy that knows lengths can gain."""
+    if any(len(times_s) != len(lengths_s) for times_s in alone_s.values()):
+        return  # of another pool
     for name, times_s in alone_s.items():
         print(
             f"{name}, alone: {1e3 * median(times_s):.0f} ms in the median, correlation with the duration "
-            f"{correlation(lengths_s, times_s):.2f}",
+            f"{_correlation(lengths_s, times_s)}",
             flush=True,
         )
     with alone_file(options).open("w", newline="") as file:
@@ -188,13 +214,24 @@ def report_alone(
         plots.plot_service_times(options.output / f"{options.model}-alone.png", lengths_s, alone_s)
 
 
+def _correlation(xs: Sequence[float], ys: Sequence[float]) -> str:
+    try:
+        return f"{correlation(xs, ys):.2f}"
+    except StatisticsError:  # one utterance, or all alike
+        return "unknown"
+
+
 def read_alone(options: argparse.Namespace) -> dict[str, list[float]]:
     """Return the times without load that a sweep which is resumed has measured last."""
-    if not alone_file(options).exists():
+    try:
+        with alone_file(options).open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        return {name: [float(row[name]) for row in rows] for name in list(rows[0])[1:]}
+    except FileNotFoundError:
         return {}
-    with alone_file(options).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {name: [float(row[name]) for row in rows] for name in list(rows[0])[1:]}
+    except (ValueError, TypeError, IndexError):
+        print(f"{alone_file(options)} cannot be read: the times alone are left out", flush=True)
+        return {}
 
 
 def alone_file(options: argparse.Namespace) -> Path:
@@ -245,65 +282,9 @@ def stock_variants(options: argparse.Namespace) -> list[str]:
     return [f"stock:{':'.join(variant)}" for variant in variants]
 
 
-def pairs(texts: Sequence[str]) -> dict[str, str]:
-    """Return NAME=VALUE options by name."""
-    return dict(text.split("=", 1) for text in texts)
-
-
 def clipped(lengths: str, limit_s: float) -> Callable[[random.Random], float]:
     """Return lengths of a distribution, none above what the model hears at once."""
     return lambda rng: min(limit_s, LENGTHS[lengths](rng))
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=line_up.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--model", choices=MODELS, default="conformer")
-    add("--systems", nargs="+", default=["stock:4-8-16", "ours"])
-    add("--reference", help="the system whose throughput the loads count in (default: the first)")
-    add("--lengths", choices=LENGTHS, default="librispeech")
-    add("--kind", choices=KINDS, default="poisson")
-    add("--trace", type=Path, help="send what a CSV file says, in place of --lengths: time_s,file")
-    add("--loads", type=float, nargs="*", default=[0.8, 0.95, 1.05])
-    add("--requests", type=int, default=1000, help="of a run")
-    add("--backlog", type=int, default=400, help="requests of the runs that measure throughput")
-    add("--repeats", type=int, default=5)
-    add("--utterances", type=int, default=200, help="different ones")
-    add("--streams", type=int, nargs="+", help="measure live streams, so many at a time")
-    add("--url", help="of a server that runs, for streams (default: one is started)")
-    add("--seconds", type=float, default=20.0, help="that a stream lasts")
-    add("--piece-ms", type=int, default=160, help="audio of a stream's request")
-    add("--options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the model")
-    add("--engine", nargs="*", default=[], metavar="NAME=VALUE", help="options of our engine")
-    add("--sherpa", type=Path, help="a folder that export_wenet.py --sherpa-onnx has written")
-    add("--sweep-stock", action="store_true", help="try the peer's configurations, one by one")
-    add("--stock-ladders", nargs="+", default=STOCK_LADDERS)
-    add("--stock-delays", nargs="+", default=STOCK_DELAYS_US, help="microseconds")
-    add("--stock-instances", nargs="+", default=STOCK_INSTANCES)
-    add("--seed", type=int, default=1)
-    add("--output", type=Path, default=ROOT / ".cache" / "load_test")
-    add("--plots", action="store_true", help="draw too; needs matplotlib (requirements/plot.txt)")
-    add(
-        "--resume",
-        action="store_true",
-        help="keep what the last sweep in --output has measured, and go on",
-    )
-    add("--quick", action="store_true", help="a run of two minutes, for the tests")
-    options = parser.parse_args()
-    if not options.resume:
-        for path in options.output.glob("*.jsonl"):
-            path.unlink()
-        alone_file(options).unlink(missing_ok=True)
-    if options.streams and options.systems == parser.get_default("systems"):
-        options.systems = ["ours"]
-    if options.quick:
-        options.requests, options.backlog, options.repeats, options.utterances = 40, 20, 1, 10
-        options.loads = [0.8]
-    return options
 
 
 if __name__ == "__main__":

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from oasr_backend.errors import ConfigError
+
+MAX_TIME_S = 86400.0
+"""A trace lasts a day at most."""
 
 KINDS = ("poisson", "constant", "burst")
 
@@ -45,10 +49,13 @@ def read_trace(path: Path) -> tuple[list[Due], list[Path]]:
     Files are relative to the trace's folder. Raises ConfigError.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        if set(reader.fieldnames or ()) != {"time_s", "file"}:
-            raise ConfigError(f"{path}:1: the header must be time_s,file: correct it")
-        rows = [(_seconds(path, reader.line_num, row["time_s"]), row["file"]) for row in reader]
+        try:
+            reader = csv.DictReader(file)
+            if sorted(reader.fieldnames or ()) != ["file", "time_s"]:
+                raise ConfigError(f"{path}:1: the header must be time_s,file: correct it")
+            rows = [_request(path, reader.line_num, row) for row in reader]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ConfigError(f"{path} is no CSV file in UTF-8 ({error}): correct it") from error
     if not rows:
         raise ConfigError(f"{path} holds no arrivals: add a line")
     numbers = dict(zip(dict.fromkeys(name for _, name in rows), count(), strict=False))
@@ -63,14 +70,20 @@ def _time(due: Due) -> float:
     return due.time_s
 
 
+def _request(path: Path, line: int, row: Mapping[str | None, Any]) -> tuple[float, str]:
+    if None in row or None in row.values():
+        raise ConfigError(f"{path}:{line} must have a time and a file: correct it")
+    return _seconds(path, line, row["time_s"]), row["file"]
+
+
 def _seconds(path: Path, line: int, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
+    if not 0 <= value <= MAX_TIME_S:
         raise ConfigError(
-            f"{path}:{line}: time_s is {text!r}; it must be seconds from 0 up: correct it"
+            f"{path}:{line}: time_s is {text!r}; it must be seconds from 0 to {MAX_TIME_S:g}: correct it"
         )
     return value
 

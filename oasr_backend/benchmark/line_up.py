@@ -33,8 +33,15 @@ from oasr_backend.errors import ConfigError
 from oasr_backend.models import FAMILIES
 from oasr_backend.models.whisper import WhisperConfig
 from oasr_backend.models.whisper_folder import find_model
+from oasr_backend.simulation.sweep import POLICIES
 
 ROOT = Path(__file__).parents[2]
+MODELS: dict[str, tuple[str, tuple[str, ...], tuple[int, ...]]] = {
+    "conformer": ("ctc", ("cards", "commands"), (1, 2, 4)),
+    "whisper": ("whisper", ("librivox",), (1, 2, 4)),
+}
+"""The family, the clips that it understands, and our ladder."""
+
 OURS = ROOT / "model_repository" / "asr_offline"
 STREAMS = ROOT / "model_repository" / "asr_streaming"
 STREAM_LADDER = (1, 2, 4, 8, 12, 16, 24, 32)
@@ -61,6 +68,19 @@ class LineUp:
     sherpa: Path | None
     folder: Path
 
+    def __post_init__(self) -> None:
+        """Raise ConfigError for options that no system has."""
+        family_options = FAMILIES[self.family].options
+        for values, owner, of in (
+            (self.options, family_options, "--options"),
+            (self.engine, EngineConfig, "--engine"),
+        ):
+            for name in values:
+                if name not in option_names(owner):
+                    raise ConfigError(
+                        f"{of} {name} is unknown; known are {', '.join(option_names(owner))}: correct it"
+                    )
+
     def system(self, name: str) -> System:
         """Return a system by its name; ConfigError for one that is none."""
         kind, *arguments = name.split(":")
@@ -76,10 +96,23 @@ class LineUp:
             raise ConfigError(
                 f"system is {name!r}; it must be one of {', '.join(makers)}: correct it"
             )
-        return makers[kind](name, *arguments)
+        try:
+            return makers[kind](name, *arguments)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"system is {name!r}, which cannot be read ({error}): --help says how systems are named"
+            ) from error
 
     def streams(self, name: str, url: str | None) -> StreamSystem:
         """Return a system for live streams by its name; at `url` where one runs. ConfigError for one that is none."""
+        try:
+            return self._streams(name, url)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"system is {name!r}, which cannot be read ({error}): --help says how systems are named"
+            ) from error
+
+    def _streams(self, name: str, url: str | None) -> StreamSystem:
         kind, *arguments = name.split(":")
         if kind == "ours":
             server = url or self._server(name, STREAMS, {**self.options, **self.engine})
@@ -111,6 +144,8 @@ class LineUp:
     def _ours(
         self, name: str, policy: str = "cost", client: type[systems.Triton] = systems.Triton
     ) -> System:
+        if policy not in POLICIES:
+            raise ValueError(f"policies are {', '.join(POLICIES)}")
         parameters = self._parameters() | {"schedule_policy": policy}
         return client(name, self._server(name, OURS, parameters, self.ladder), "asr")
 
@@ -122,6 +157,8 @@ class LineUp:
     ) -> System:
         rungs = tuple(int(size) for size in ladder.split("-"))
         num_instances = int(instances)
+        if min(*rungs, num_instances) < 1 or int(delay_us) < 0:
+            raise ValueError("ladder and instances begin at 1, the delay at 0")
         threads = {"intra_threads": str(max(1, num_cores() // num_instances))}
         parameters = {"model_family": self.family, **self.options, **threads}
         server = self._server(name, STOCK, parameters, rungs, int(delay_us), num_instances)
@@ -131,8 +168,9 @@ class LineUp:
         self, name: str, source: Path, parameters: Mapping[str, str | None], *batching: Any
     ) -> systems.Server:
         folder = self.folder / name.replace(":", "_")
-        copy_model(source, folder / "repository", "asr", parameters, *batching)
-        return systems.Server(folder / "repository", folder / "server.log")
+        repository = folder / "repository"
+        prepare = partial(copy_model, source, repository, "asr", parameters, *batching)
+        return systems.Server(repository, folder / "server.log", prepare)
 
     def _in_process(self, name: str, policy: str = "cost") -> System:
         family = FAMILIES[self.family]

@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from oasr_backend.cores import num_cores
+from oasr_backend.errors import ConfigError
+from oasr_backend.files import write_whole
 
 PACKAGES = ("onnxruntime", "ctranslate2", "faster-whisper", "sherpa-onnx", "tritonclient", "numpy")
 PLOT = re.compile(r"!\[[^]]*\]\((.*)\)")
@@ -27,16 +29,19 @@ def write_page(template: Path, steps: Path, page: Path) -> None:
         if name == "machine":
             return machine()
         printed = steps / f"{name}.txt"
-        return printed.read_text().strip() if printed.exists() else not_run(name)
+        return printed.read_text("utf-8").strip() if printed.exists() else not_run(name)
 
     def show(plot: re.Match[str]) -> str:
         return plot[0] if (page.parent / plot[1]).exists() else f"{plot[1]}: not drawn yet"
 
+    if not steps.is_dir():
+        raise ConfigError(f"{steps} is no folder: name the one in which the steps' outputs lie")
     plots = page.parent / "performance"
     plots.mkdir(parents=True, exist_ok=True)
     for plot in sorted(steps.glob("*/*.png")):
         shutil.copy(plot, plots / plot.name)
-    page.write_text(PLOT.sub(show, PLACE.sub(fill, template.read_text())))
+    text = PLOT.sub(show, PLACE.sub(fill, template.read_text("utf-8")))
+    write_whole(page, text.encode())
 
 
 def not_run(name: str) -> str:
@@ -63,4 +68,9 @@ def _version(name: str) -> str:
 
 
 if __name__ == "__main__":
-    write_page(*map(Path, sys.argv[1:4]))
+    if len(sys.argv) != 4:
+        sys.exit("error: three paths are needed: the template, the folder of steps, the page")
+    try:
+        write_page(*map(Path, sys.argv[1:4]))
+    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        sys.exit(f"error: {error}")

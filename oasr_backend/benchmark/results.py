@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from oasr_backend.errors import ConfigError
+from oasr_backend.files import write_whole
+
 F = TypeVar("F")
 """The figures of a run: a dataclass of numbers."""
 
@@ -36,9 +39,22 @@ class Results(Generic[F]):
         self._path = path
         self._runs: dict[tuple[object, ...], tuple[Cell, F]] = {}
         if path.exists():
-            for line in path.read_text().splitlines():
+            self._read(figures)
+
+    def _read(self, figures: type[F]) -> None:
+        """Read what there is; the last line goes where it was not written whole."""
+        content = self._path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:
+            write_whole(self._path, whole)
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
                 kept = json.loads(line)
                 self._keep(Cell(**kept["cell"]), figures(**kept["figures"]))
+            except (ValueError, TypeError, KeyError) as error:
+                raise ConfigError(
+                    f"{self._path}:{number} holds no run ({error!r}): remove the line, or measure anew (no --resume)"
+                ) from error
 
     def find(self, cell: Cell) -> F | None:
         """Return a run's figures where it is done; at whatever rate it was asked, since that follows from the load."""

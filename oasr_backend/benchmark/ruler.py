@@ -39,6 +39,9 @@ class RefusedError(Exception):
     """A system gave no text, for the reason that it says."""
 
 
+GONE = "the connection is gone"
+"""Begins the error of a request whose server was lost: what was measured then is none of the system's figures."""
+
 Ask = Callable[[int], Awaitable[str]]
 """Has an utterance, by its number, transcribed; raises RefusedError where there is no text."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 from oasr_backend.audio import Samples
-from oasr_backend.benchmark.ruler import RefusedError
+from oasr_backend.benchmark.ruler import GONE, RefusedError
 from oasr_backend.benchmark.streams import Pacing
 from oasr_backend.errors import ConfigError
 
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 
 SERVER = Path(sys.executable).with_name("sherpa-onnx-online-websocket-server")
 READY_TIMEOUT_S = 60.0
-GONE = "the connection is gone"
 
 
 class SherpaStreams:

@@ -10,6 +10,7 @@ import numpy as np
 import soundfile
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
+from oasr_backend.errors import ConfigError
 from oasr_backend.simulation.workload import Length
 
 CUT_S = 0.01
@@ -17,12 +18,20 @@ CUT_S = 0.01
 
 
 def read_clips(paths: Sequence[Path]) -> list[Samples]:
-    """Read 16 kHz clips, mono, as float32 in ±1; ValueError for another rate."""
+    """Read 16 kHz clips, mono, as float32 in ±1; ConfigError for what is none."""
     clips = []
     for path in paths:
-        samples, rate_hz = soundfile.read(path, dtype="float32")
+        try:
+            samples, rate_hz = soundfile.read(path, dtype="float32")
+        except soundfile.SoundFileError as error:
+            raise ConfigError(
+                f"{path} cannot be read as audio ({error}): use a WAV file"
+            ) from error
         if rate_hz != SAMPLE_RATE_HZ or samples.ndim != 1:
-            raise ValueError(f"{path} has {rate_hz} Hz and shape {samples.shape}: use 16 kHz, mono")
+            num_channels = 1 if samples.ndim == 1 else samples.shape[1]
+            raise ConfigError(
+                f"{path} has {num_channels} channels of {rate_hz} Hz: use one of {SAMPLE_RATE_HZ} Hz"
+            )
         clips.append(samples)
     return clips
 

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as service
 
 from oasr_backend.audio import Samples
-from oasr_backend.benchmark.ruler import RefusedError
+from oasr_backend.benchmark.ruler import GONE, RefusedError
 from oasr_backend.benchmark.systems import Server
 from oasr_backend.config import EngineConfig
 from oasr_backend.engine.stream import Chunk, ChunkResult, StreamRequest
@@ -135,7 +135,7 @@ class _Connection:
     def send(self, request: Any) -> asyncio.Future[str]:
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         if self._task.done():
-            future.set_exception(RefusedError("the connection is gone"))
+            future.set_exception(RefusedError(GONE))
             return future
         self._waiting[request.id] = future
         self._requests.put_nowait(request)
@@ -150,7 +150,7 @@ class _Connection:
             await self._exchange(url)
         except grpc.aio.AioRpcError as error:
             for future in self._waiting.values():
-                future.set_exception(RefusedError(f"the connection is gone: {error.details()}"))
+                future.set_exception(RefusedError(f"{GONE}: {error.details()}"))
             self._waiting.clear()
 
     async def _exchange(self, url: str) -> None:

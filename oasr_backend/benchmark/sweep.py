@@ -13,6 +13,7 @@ from oasr_backend.benchmark.figures import Figures, figures_of
 from oasr_backend.benchmark.results import Cell, Results
 from oasr_backend.benchmark.ruler import Ask, drive, one_by_one
 from oasr_backend.benchmark.systems import System, Waits
+from oasr_backend.errors import ConfigError
 
 BACKLOG = 0.0
 """The load of a run in which everything is sent at once."""
@@ -49,6 +50,12 @@ class Sweep:
             return [(TRACE, TRACE_LOAD)]
         return [("burst", BACKLOG), *((self.kind, load) for load in self.loads)]
 
+    def size_of(self, cell: Cell) -> int:
+        """Return the requests of a run."""
+        if self.trace:
+            return len(self.trace)
+        return self.num_requests if cell.load else self.num_backlog
+
 
 class Bench:
     """Systems that are started, and the utterances that they are asked for."""
@@ -73,7 +80,7 @@ class Bench:
             answers = await one_by_one(len(self._pool), self._ask(system), on_done)
             failed = [answer.error for answer in answers if answer.error]
             if failed:
-                raise RuntimeError(f"{system.name} failed without load: {failed[0]}")
+                raise ConfigError(f"{system.name} failed without load: {failed[0]}")
             self._expected[system.name] = [answer.text for answer in answers]
             alone_s[system.name] = [answer.latency_s for answer in answers]
         return alone_s
@@ -105,12 +112,11 @@ class Bench:
         return median(run.throughput for run in runs)
 
     async def _run(self, sweep: Sweep, cell: Cell) -> Figures:
-        done = self._results.find(cell)
+        done = _found(sweep, cell, self._results)
         if done is not None:
             return done
-        num_requests = sweep.num_requests if cell.load else sweep.num_backlog
         arrivals = sweep.trace or draw(
-            cell.kind, num_requests, cell.rate, len(self._pool), cell.repeat
+            cell.kind, sweep.size_of(cell), cell.rate, len(self._pool), cell.repeat
         )
         system = next(system for system in self._systems if system.name == cell.system)
         title = f"{cell.system}, {cell.load:.2f} x, repeat {cell.repeat + 1}"
@@ -137,11 +143,22 @@ class Bench:
 def is_measured(sweep: Sweep, systems: Sequence[str], results: Results[Figures]) -> bool:
     """Tell whether every run of a sweep is there."""
     return all(
-        results.find(Cell(system, sweep.lengths, kind, load, 0.0, repeat)) is not None
+        _found(sweep, Cell(system, sweep.lengths, kind, load, 0.0, repeat), results) is not None
         for system in systems
         for kind, load in sweep.cases()
         for repeat in range(sweep.repeats)
     )
+
+
+def _found(sweep: Sweep, cell: Cell, results: Results[Figures]) -> Figures | None:
+    """Return a run that is there; ConfigError where it was of another size."""
+    done = results.find(cell)
+    if done is not None and done.requests != sweep.size_of(cell):
+        raise ConfigError(
+            f"{cell.system} was measured with runs of {done.requests:g} requests, not {sweep.size_of(cell)}: leave "
+            "--resume out, or name another folder with --output"
+        )
+    return done
 
 
 def _mean_wait_s(before: Waits | None, after: Waits | None) -> float:

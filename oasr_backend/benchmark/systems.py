@@ -27,6 +27,7 @@ from oasr_backend.config import EngineConfig
 from oasr_backend.engine.job import Result, Utterance
 from oasr_backend.engine.metrics import MemoryMetrics
 from oasr_backend.engine.offline import OfflineEngine
+from oasr_backend.errors import ConfigError
 from oasr_backend.models import Family
 from oasr_backend.triton.server import ServerOptions, TritonServer
 
@@ -63,24 +64,35 @@ class System(Protocol):
 
 
 class Server:
-    """A tritonserver over one model repository, on free ports, its log in a file."""
+    """A tritonserver over one model repository, on free ports, its log in a file; `prepare` makes what it needs."""
 
-    def __init__(self, repository: Path, log: Path) -> None:
-        self._repository, self._log = repository, log
+    def __init__(
+        self, repository: Path, log: Path, prepare: Callable[[], object] = lambda: None
+    ) -> None:
+        self._repository, self._log, self._prepare = repository, log, prepare
 
     async def start(self) -> str:
         """Start it; return its address for gRPC once it is ready."""
+        await asyncio.to_thread(self._prepare)
         options = ServerOptions(model_repositories=(str(self._repository),)).with_free_ports()
         self._file = self._log.open("wb")
         self._server = TritonServer(options, log=self._file)
         self._server.start()
-        await asyncio.to_thread(self._server.wait_ready)
+        try:
+            await asyncio.to_thread(self._server.wait_ready)
+        except BaseException:
+            self._server.kill()
+            self._server.wait()
+            raise
         return self._server.grpc_url
 
     async def waits(self) -> Waits:
         """Return what its requests have waited: in Triton's queue, and in the engine's where there is one."""
         await asyncio.sleep(METRICS_LAG_S)
-        page = await asyncio.to_thread(_read, self._server.metrics_url)
+        try:
+            page = await asyncio.to_thread(_read, self._server.metrics_url)
+        except OSError as error:
+            raise ConfigError(f"the server is gone ({error}): {self._log} says why") from error
         triton_s = _total(page, "nv_inference_queue_duration_us") / 1e6
         engine_s = _total(page, "oasr_queue_wait_seconds_sum")
         return Waits(triton_s + engine_s, _total(page, "nv_inference_request_success"))

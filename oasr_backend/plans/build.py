@@ -7,6 +7,7 @@ said by `profiles.py`, what the plan then is by `fingerprint.py`.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,8 +37,10 @@ if TYPE_CHECKING:  # both flavours are checked against the types of the first
 
 log = logging.getLogger(__name__)
 
-OnStep = Callable[[str, int, int], None]
-"""Called with a phase of the build, its steps that are done and all of its steps."""
+OnStep = Callable[[str, int, int], bool]
+"""Called with a phase of the build, its steps that are done and all of its steps; False ends the build."""
+
+MAX_WORKSPACE_MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,19 @@ class BuildOptions:
     output: Path | None = None
     if_needed: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise ConfigError for what no card or builder takes."""
+        cards = self.compute_capabilities
+        for card in cards:
+            if not re.fullmatch(r"\d{1,2}\.\d", card) or cards.count(card) > 1:
+                raise ConfigError(
+                    f"compute capability is {card!r}; it must be as 8.9, and none twice: correct it"
+                )
+        if not 1 <= self.workspace_mb <= MAX_WORKSPACE_MB:
+            raise ConfigError(
+                f"workspace_mb is {self.workspace_mb}; it must be from 1 to {MAX_WORKSPACE_MB}: correct it"
+            )
+
     def plan_options(self, name: str) -> dict[str, Any]:
         """Return what of it a plan depends on, as plain data."""
         precision = "fp32" if name == FEATURES_FILE else self.precision
@@ -73,15 +89,17 @@ def build_plans(
     """Build a plan of each graph of the bundle in `folder`, beside it; return their paths.
 
     Every graph is checked before the first build; a plan and its fingerprint appear whole or not at all. Raises
-    ConfigError for a graph or an option that TensorRT refuses, and for files that cannot be read or written.
+    ConfigError for a graph or an option that TensorRT refuses, and for files that cannot be read or written;
+    KeyboardInterrupt where `on_step` has ended it.
     """
     bundle = read_bundle(folder)
     options = replace(options, output=options.output or folder)
     _check_writable(options)
     for name in bundle.graph_files:
         check_onnx(folder / name, CONTRACTS[name], model_sizes(bundle))
+    wanted = {name: profiles(name, bundle, options.sizing) for name in bundle.graph_files}
     return [
-        _build_one(library, folder / name, profiles(name, bundle, options.sizing), options, on_step)
+        _build_one(library, folder / name, wanted[name], options, on_step)
         for name in bundle.graph_files
     ]
 
@@ -96,19 +114,24 @@ def _build_one(
     fingerprint = Fingerprint(
         options.flavour,
         library.__version__,
-        options.compute_capabilities or (compute_capability(),),
+        options.compute_capabilities or (_card_at_hand(),),
         sha256(onnx_path),
         options.plan_options(onnx_path.name),
     )
     path = plan_path((options.output or onnx_path.parent) / onnx_path.name, options.flavour)
     if options.if_needed and _fits(path, fingerprint):
         return path
-    graph = in_precision(onnx.load(str(onnx_path)), fingerprint.options["precision"])
+    try:
+        graph = in_precision(onnx.load(str(onnx_path)), fingerprint.options["precision"])
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{onnx_path} cannot be made {fingerprint.options['precision']} ({error}): export the bundle again"
+        ) from error
     plan = compile_plan(library, graph.SerializeToString(), wanted, options, on_step)
     try:
         fingerprint_path(path).unlink(missing_ok=True)  # never an old one beside a new plan
         write_whole(path, plan)
-        write_whole(fingerprint_path(path), as_text(fingerprint).encode())
+        write_whole(fingerprint_path(path), as_text(fingerprint, sha256(path)).encode())
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written ({error.strerror}): make room, or name another folder with --output"
@@ -154,14 +177,25 @@ def compile_plan(
         _set_targets(library, config, options.compute_capabilities)
     if options.timing_cache is not None:
         _use_timings(config, options.timing_cache)
-    if on_step is not None:
-        config.progress_monitor = _monitor(library, on_step)
+    monitor = _monitor(library, on_step or (lambda *_: True))
+    config.progress_monitor = monitor
     plan = builder.build_serialized_network(network, config)
+    if monitor.is_stopped:
+        raise KeyboardInterrupt
     if plan is None:
         raise ConfigError(f"TensorRT cannot build the plan ({'; '.join(messages.errors)})")
     if options.timing_cache is not None:
         write_whole(options.timing_cache, bytes(config.get_timing_cache().serialize()))
     return bytes(plan)
+
+
+def _card_at_hand() -> str:
+    try:
+        return compute_capability()
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}, or name the cards to build for with --compute-capability and --flavour tensorrt_rtx"
+        ) from error
 
 
 def _fits(plan: Path, wanted: Fingerprint) -> bool:
@@ -186,7 +220,9 @@ def _add_profiles(
 
 def _use_timings(config: trt.IBuilderConfig, path: Path) -> None:
     content = path.read_bytes() if path.exists() else b""
-    config.set_timing_cache(config.create_timing_cache(content), ignore_mismatch=False)
+    if not config.set_timing_cache(config.create_timing_cache(content), ignore_mismatch=False):
+        log.warning("%s holds no timings of this TensorRT and card: it is begun anew", path)
+        config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
 
 
 def _set_targets(library: Any, config: Any, compute_capabilities: Sequence[str]) -> None:
@@ -197,12 +233,13 @@ def _set_targets(library: Any, config: Any, compute_capabilities: Sequence[str])
             "at hand: leave them out, or use --flavour tensorrt_rtx"
         )
     known = [name for name in dir(library.ComputeCapability) if name.startswith("SM")]
+    shown = ", ".join(f"{name[2:-1]}.{name[-1]}" for name in known)
     config.num_compute_capabilities = len(compute_capabilities)
     for index, each in enumerate(compute_capabilities):
         name = f"SM{each.replace('.', '')}"
         if name not in known:
             raise ConfigError(
-                f"compute capability {each} is none that this TensorRT builds for; it knows {', '.join(known)}: "
+                f"compute capability {each} is none that this TensorRT builds for; it knows {shown}: "
                 "correct it"
             )
         config.set_compute_capability(getattr(library.ComputeCapability, name), index)
@@ -243,14 +280,15 @@ def _monitor(library: Any, on_step: OnStep) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self._sizes: dict[str, int] = {}
+            self.is_stopped = False
 
         def phase_start(self, phase: str, _parent: str | None, num_steps: int) -> None:
             self._sizes[phase] = num_steps
             on_step(phase, 0, num_steps)
 
         def step_complete(self, phase: str, step: int) -> bool:
-            on_step(phase, step + 1, self._sizes[phase])
-            return True  # go on
+            self.is_stopped |= not on_step(phase, step + 1, self._sizes[phase])
+            return not self.is_stopped
 
         def phase_finish(self, phase: str) -> None:
             on_step(phase, self._sizes[phase], self._sizes[phase])

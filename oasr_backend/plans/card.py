@@ -16,8 +16,7 @@ def compute_capability() -> str:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise ConfigError(
-            f"there is no NVIDIA driver here ({error}): run this where the card is, or name the cards to build for "
-            "with --compute-capability and --flavour tensorrt_rtx"
+            f"there is no NVIDIA driver here ({error}): run this where the card is"
         ) from error
     device, values = ctypes.c_int(), []
     _check(driver.cuInit(0), "cuInit")

@@ -49,9 +49,10 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def as_text(fingerprint: Fingerprint) -> str:
-    """Return a fingerprint as JSON."""
-    return json.dumps(asdict(fingerprint), indent=1, sort_keys=True) + "\n"
+def as_text(fingerprint: Fingerprint, plan_sha256: str) -> str:
+    """Return a fingerprint as JSON, with the hash of the plan that it is of."""
+    values = {**asdict(fingerprint), "plan_sha256": plan_sha256}
+    return json.dumps(values, indent=1, sort_keys=True) + "\n"
 
 
 def check_fingerprint(plan: Path, wanted: Fingerprint, rebuild: str) -> None:
@@ -71,19 +72,33 @@ def check_fingerprint(plan: Path, wanted: Fingerprint, rebuild: str) -> None:
 
 
 def read_fingerprint(plan: Path, rebuild: str) -> Fingerprint:
-    """Return what is said beside a plan; ConfigError where one of the two is missing or unreadable."""
+    """Return what is said beside a plan; ConfigError where one of the two is missing, unreadable, or of another."""
     path = fingerprint_path(plan)
     if not plan.is_file() or not path.is_file():
         raise ConfigError(f"{plan if not plan.is_file() else path} is missing: build it: {rebuild}")
     try:
-        values = json.loads(path.read_text("utf-8"))
-        return Fingerprint(
-            **{**values, "compute_capabilities": tuple(values["compute_capabilities"])}
-        )
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        fingerprint, plan_sha256 = _read(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{path} holds no fingerprint ({error!r}): build the plan again: {rebuild}"
         ) from error
+    if sha256(plan) != plan_sha256:
+        raise ConfigError(
+            f"{plan} is not the plan that {path.name} is of, or was damaged: build it again: {rebuild}"
+        )
+    return fingerprint
+
+
+def _read(values: Any) -> tuple[Fingerprint, str]:
+    """Return a fingerprint and the hash of its plan, of what JSON gave; TypeError or KeyError for anything else."""
+    cards, options = values.pop("compute_capabilities"), values.pop("options")
+    if not isinstance(cards, list) or not isinstance(options, dict):
+        raise TypeError("compute_capabilities must be a list, options an object")
+    for text in (*cards, *values.values()):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} must be a text")
+    plan_sha256 = values.pop("plan_sha256")
+    return Fingerprint(**values, compute_capabilities=tuple(cards), options=options), plan_sha256
 
 
 def _fits(name: str, found: Any, wanted: Any) -> bool:

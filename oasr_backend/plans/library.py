@@ -23,10 +23,7 @@ def load_flavour(flavour: str) -> Any:
     library = _find(flavour)
     if library is not None:
         return library
-    raise ConfigError(
-        f"{FLAVOURS[flavour][0]} is not installed: install it (docs/tensorrt.md), or choose another flavour with "
-        "--flavour"
-    )
+    raise ConfigError(f"{FLAVOURS[flavour][0]} is not installed: docs/tensorrt.md says how")
 
 
 def is_installed(flavour: str) -> bool:

@@ -21,6 +21,10 @@ DEFAULT_RUNGS = (1, 2, 4, 8, 16, 32)
 DEFAULT_BUCKETS_S = (2.5, 5.0, 10.0, 20.0, 40.0)
 """A batch is padded to the next of them: where they double, its frames are at most twice the longest row's."""
 
+MAX_RUNG = 4096
+MAX_BUCKET_S = 7200
+MAX_CHUNK = 1024
+
 MAX_BLOCKS = 1 << 16
 """Of the key/value cache: 65,536 chunks of 0.64 s are eleven hours."""
 
@@ -53,10 +57,23 @@ class Sizing:
     max_entries: int = 4
 
     def __post_init__(self) -> None:
+        for name, low, high in (("chunk_size", 1, MAX_CHUNK), ("max_entries", -1, MAX_BLOCKS)):
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it must be from {low} to {high}: correct it"
+                )
         for name, values in (("rungs", self.rungs), ("buckets_s", self.buckets_s)):
             if not values or list(values) != sorted(set(values)) or values[0] <= 0:
                 raise ConfigError(
                     f"{name} is {list(values)}; it must be numbers above 0, each larger than the one before: correct it"
+                )
+        for name, values, most in (
+            ("rungs", self.rungs, MAX_RUNG),
+            ("buckets_s", self.buckets_s, MAX_BUCKET_S),
+        ):
+            if not all(0 < value <= most for value in values):
+                raise ConfigError(
+                    f"{name} is {list(values)}; its numbers must be from above 0 to {most}: correct it"
                 )
 
     @classmethod
@@ -92,19 +109,24 @@ Ranges = Mapping[str, tuple[int, int, int]]
 
 
 def _feature_ranges(bundle: Bundle, sizing: Sizing) -> Ranges:
+    _check_shortest(bundle, sizing)
     most = fbank.num_samples(max(*sizing.buckets_frames, bundle.context_frames))
     best = fbank.num_samples(sizing.buckets_frames[len(sizing.buckets_frames) // 2])
     return {"samples": (fbank.FRAME_SAMPLES, best, most)}
 
 
 def _encoder_ranges(bundle: Bundle, sizing: Sizing) -> Ranges:
+    _check_shortest(bundle, sizing)
     buckets = sizing.buckets_frames
-    if buckets[0] < bundle.context_frames:
+    return {"frames": (buckets[0], buckets[len(buckets) // 2], buckets[-1])}
+
+
+def _check_shortest(bundle: Bundle, sizing: Sizing) -> None:
+    if sizing.buckets_frames[0] < bundle.context_frames:
         raise ConfigError(
             f"buckets_s begins with {sizing.buckets_s[0]}; an encoder frame needs {bundle.context_frames / 100} s: "
             "raise it"
         )
-    return {"frames": (buckets[0], buckets[len(buckets) // 2], buckets[-1])}
 
 
 def _chunk_ranges(bundle: Bundle, sizing: Sizing) -> Ranges:

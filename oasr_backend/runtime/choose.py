@@ -16,6 +16,8 @@ from oasr_backend.bundle import ENCODER_FILE, Bundle
 from oasr_backend.errors import ConfigError
 from oasr_backend.plans.card import compute_capability
 from oasr_backend.plans.fingerprint import plan_path
+from oasr_backend.plans.fit import check_plans
+from oasr_backend.plans.library import load_flavour
 from oasr_backend.plans.profiles import DEFAULT_RUNGS, Sizing
 from oasr_backend.runtime.base import EncoderRuntime
 from oasr_backend.runtime.onnx import OnnxRuntime
@@ -57,22 +59,22 @@ class Wish:
 
 def load_runtime(wish: Wish, bundle: Bundle) -> EncoderRuntime:
     """Return the runtime that is wished for; ConfigError where it cannot run here."""
-    name, reason = (wish.name, "as runtime says") if wish.name != "auto" else _best(wish)
+    name, reason = (wish.name, "as runtime says") if wish.name != "auto" else _best(wish, bundle)
     log.info("runtime of %s: %s, %s", wish.folder, name, reason)
     return _LOADERS[name](wish, bundle)
 
 
-def _best(wish: Wish) -> tuple[str, str]:
+def _best(wish: Wish, bundle: Bundle) -> tuple[str, str]:
     """Return the best runtime that is there, and why it is that one."""
     missing: list[str] = []
-    for name, lack in _lacks(wish):
+    for name, lack in _lacks(wish, bundle):
         if lack is None:
             return name, "since " + "; ".join(missing) if missing else "the best there is"
         missing.append(lack)
     return "onnx", "since " + "; ".join(missing)
 
 
-def _lacks(wish: Wish) -> Iterator[tuple[str, str | None]]:
+def _lacks(wish: Wish, bundle: Bundle) -> Iterator[tuple[str, str | None]]:
     """Yield the runtimes on a GPU, the best first, and what each lacks here."""
     try:
         compute_capability()
@@ -80,13 +82,24 @@ def _lacks(wish: Wish) -> Iterator[tuple[str, str | None]]:
         yield "tensorrt", "there is no NVIDIA driver here"
         return
     for flavour in ("tensorrt", "tensorrt_rtx"):
-        plan = plan_path(wish.plans / ENCODER_FILE, flavour)
-        yield flavour, None if plan.exists() else f"there is no {plan.name}"
+        yield flavour, _lack_of_plans(flavour, wish, bundle)
     has_torch = importlib.util.find_spec("torch") is not None
     has_checkpoint = (wish.folder / CHECKPOINT_FOLDER).is_dir()
     lack = None if has_torch and has_checkpoint else "the bundle has no checkpoint for torch"
     yield "torch", lack if has_torch else "torch is not installed"
     yield "onnx_cuda", None if _has_cuda_provider() else "ONNX Runtime has no CUDA provider"
+
+
+def _lack_of_plans(flavour: str, wish: Wish, bundle: Bundle) -> str | None:
+    plan = plan_path(wish.plans / ENCODER_FILE, flavour)
+    if not plan.exists():
+        return f"there is no {plan.name}"
+    try:
+        _require_torch(flavour)
+        check_plans(load_flavour(flavour), wish.folder, wish.plans, bundle, flavour)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _has_cuda_provider() -> bool:
@@ -111,10 +124,11 @@ def _onnx_cuda(wish: Wish, _bundle: Bundle) -> EncoderRuntime:
 def _tensorrt(flavour: str) -> Callable[[Wish, Bundle], EncoderRuntime]:
     def load(wish: Wish, bundle: Bundle) -> EncoderRuntime:
         _require_torch(flavour)
+        options = check_plans(load_flavour(flavour), wish.folder, wish.plans, bundle, flavour)
         from oasr_backend.runtime.tensorrt import tensorrt_runtime
 
         runtime = tensorrt_runtime(
-            wish.folder, wish.plans, bundle, flavour, _device(wish), wish.feature_rungs
+            wish.plans, options, bundle, flavour, _device(wish), wish.feature_rungs
         )
         runtime.prewarm()
         return runtime
@@ -141,6 +155,13 @@ def _torch(wish: Wish, bundle: Bundle) -> EncoderRuntime:
 
 
 def _device(wish: Wish) -> CudaDevice:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"torch {torch.__version__} sees no card (is it a build for CPUs?): install that of requirements/gpu.txt, "
+            "or set runtime to onnx"
+        )
     from oasr_backend.runtime.cuda import CudaDevice, EagerCudaDevice
 
     return CudaDevice() if wish.captures else EagerCudaDevice()

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from oasr_backend.bundle import CHUNK_FILE, ENCODER_FILE, FEATURES_FILE, Bundle
 from oasr_backend.errors import ConfigError, ServerError
-from oasr_backend.plans.card import compute_capability
-from oasr_backend.plans.fingerprint import (
-    Fingerprint,
-    check_fingerprint,
-    plan_path,
-    read_fingerprint,
-    sha256,
-)
+from oasr_backend.plans.fingerprint import plan_path
 from oasr_backend.plans.library import load_flavour
 from oasr_backend.plans.profiles import Sizing
 from oasr_backend.runtime.cuda import CudaDevice
@@ -77,30 +70,18 @@ class PlanComputation:
 
 
 def tensorrt_runtime(
-    folder: Path,
     plans: Path,
+    options: Mapping[str, Mapping[str, Any]],
     bundle: Bundle,
     flavour: str,
     device: CudaDevice,
     feature_rungs: Sequence[int] = (),
 ) -> GraphedRuntime:
-    """Return a runtime of the plans in `plans` for the bundle in `folder`; ConfigError where they do not fit.
+    """Return a runtime of a bundle's plans in the folder `plans`; ConfigError where one cannot be loaded.
 
-    Rungs and duration buckets are those that the plans were built for.
+    options: what each plan was built with, as `check_plans` gives it; rungs and duration buckets are of them.
     """
     library = load_flavour(flavour)
-    names = bundle.graph_files
-    rebuild = f"scripts/build_tensorrt.py {folder} --flavour {flavour}"
-    options = {name: _options(plan_path(plans / name, flavour), rebuild) for name in names}
-    for name in names:
-        wanted = Fingerprint(
-            flavour,
-            library.__version__,
-            (compute_capability(),),
-            sha256(folder / name),
-            options[name],
-        )
-        check_fingerprint(plan_path(plans / name, flavour), wanted, rebuild)
     sizing = Sizing.from_dict(options[ENCODER_FILE])
     logger = library.Logger(library.Logger.WARNING)
     loader: trt.Runtime = library.Runtime(logger)
@@ -109,7 +90,7 @@ def tensorrt_runtime(
         path = plan_path(plans / name, flavour)
         engine = loader.deserialize_cuda_engine(path.read_bytes())
         if engine is None:
-            raise ConfigError(f"{path} cannot be loaded: build it again: {rebuild}")
+            raise ConfigError(f"{path} cannot be loaded: build it again (docs/tensorrt.md)")
         dtype = CACHE_DTYPES[options[name]["precision"]]
         shapes = GraphShapes(name, bundle, sizing, dtype)
         return PlanComputation(engine, shapes, sizing.rungs, device.stream.cuda_stream)
@@ -117,7 +98,3 @@ def tensorrt_runtime(
     chunk = computation(CHUNK_FILE) if bundle.streaming is not None else None
     computations = Computations(computation(FEATURES_FILE), computation(ENCODER_FILE), chunk)
     return GraphedRuntime(device, computations, bundle, sizing, feature_rungs)
-
-
-def _options(plan: Path, rebuild: str) -> Mapping[str, Any]:
-    return read_fingerprint(plan, rebuild).options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -116,7 +117,7 @@ class Lab:
         if self.num_processes == 1:
             yield from (run_case(*job) for job in jobs)
             return
-        with multiprocessing.Pool(self.num_processes) as pool:
+        with multiprocessing.Pool(self.num_processes, _ignore_interrupts) as pool:
             yield from pool.imap(_run_job, jobs)
 
     def _counted(self, results: Iterable[T], total: int) -> Iterator[T]:
@@ -131,6 +132,11 @@ class Lab:
 def averaged(figures: Mapping[K, Sequence[Figures]]) -> dict[K, Figures]:
     """Return every case's mean over its seeds."""
     return {key: mean_of(seeds) for key, seeds in figures.items()}
+
+
+def _ignore_interrupts() -> None:
+    """Leave Ctrl+C to the process that waits for the results."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run_job(job: tuple[Case, int]) -> Figures:

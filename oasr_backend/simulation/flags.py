@@ -26,6 +26,7 @@ NUM_REQUESTS, NUM_SEEDS = 4000, 5
 """The size of the runs for which the experiments' verdicts are stated."""
 
 BURST_REQUESTS = 500
+MAX_REQUESTS, MAX_RATE = 1_000_000, 100.0
 SIZES = ("requests", "seeds", "processes")
 
 OWN_FLAGS = {
@@ -77,7 +78,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--rates",
         nargs="+",
-        type=above_0(float),
+        type=above_0(float, MAX_RATE),
         help="times what fcfs works off; 0.8 1.0 1.2 by default",
     )
     add(
@@ -114,21 +115,25 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         help="serve the least served tenant first",
     )
     add(
-        "--requests", type=above_0(int), help=f"{NUM_REQUESTS} by default, {BURST_REQUESTS} a burst"
+        "--requests",
+        type=above_0(int, MAX_REQUESTS),
+        help=f"{NUM_REQUESTS} by default, {BURST_REQUESTS} a burst",
     )
-    add("--seeds", type=above_0(int), help=f"runs to average; {NUM_SEEDS} by default")
-    add("--processes", type=above_0(int), help="how many runs at a time; 2 by default")
+    add("--seeds", type=above_0(int, 1000), help=f"runs to average; {NUM_SEEDS} by default")
+    add("--processes", type=above_0(int, 256), help="how many runs at a time; 2 by default")
     add("--csv", type=Path, help="write the figures of every seed to this file")
     add("--plots", type=Path, help="draw latency against load into this folder (needs matplotlib)")
 
 
-def above_0(number: type[N]) -> Callable[[str], N]:
-    """Return a reader of finite numbers above 0, whose name argparse's errors show."""
+def above_0(number: type[N], most: float = math.inf) -> Callable[[str], N]:
+    """Return a reader of finite numbers above 0 and up to `most`, whose name argparse's errors show."""
 
     def read(text: str) -> N:
         value = number(text)
         if not 0 < value < math.inf:
             raise argparse.ArgumentTypeError(f"{text} is not above 0 and below inf")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{text} is above {most:g}, the limit")
         return value
 
     read.__name__ = number.__name__

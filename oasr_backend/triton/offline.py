@@ -20,6 +20,7 @@ from oasr_backend.errors import AsrError, ClientError, ServerError
 from oasr_backend.spans import span
 from oasr_backend.triton.logs import log_to_triton
 from oasr_backend.triton.metrics import TritonMetrics
+from oasr_backend.triton.orphan import end_with_parent
 from oasr_backend.triton.replies import UtterancesReply
 from oasr_backend.triton.requests import read_options, read_rows
 from oasr_backend.triton.senders import Senders
@@ -35,6 +36,7 @@ class OfflineModel:
         """Load the model, run and measure the batch sizes, and start the engine; ConfigError where it cannot."""
         self._pb_utils = pb_utils
         log_to_triton(pb_utils)
+        end_with_parent()
         prepare_heap()
         use_one_blas_thread()
         settings = read_settings(json.loads(args["model_config"]))

@@ -145,6 +145,14 @@ def _sequence(samples: npt.NDArray[np.float32]) -> list[dict[str, Any]]:
 
 def read_clip(path: Path) -> npt.NDArray[np.float32]:
     """Return the samples (samples,) float32 in -1 to 1 of a 16-bit mono WAV file at 16 kHz; LaunchError for others."""
+    try:
+        return _read_wave(path)
+    except (wave.Error, EOFError, OSError) as error:
+        reason = str(error) or "it is cut short"
+        raise LaunchError(f"{path} is no WAV file that can be read ({reason})") from error
+
+
+def _read_wave(path: Path) -> npt.NDArray[np.float32]:
     with wave.open(str(path)) as clip:
         form = (clip.getframerate(), clip.getnchannels(), 8 * clip.getsampwidth())
         if form != (SAMPLE_RATE_HZ, 1, 16):

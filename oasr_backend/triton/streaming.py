@@ -22,6 +22,7 @@ from oasr_backend.errors import AsrError, ClientError, ConfigError, ServerError,
 from oasr_backend.spans import span
 from oasr_backend.triton.logs import log_to_triton
 from oasr_backend.triton.metrics import TritonMetrics
+from oasr_backend.triton.orphan import end_with_parent
 from oasr_backend.triton.replies import ChunkReply
 from oasr_backend.triton.requests import (
     DEFAULT_OPTIONS,
@@ -47,6 +48,7 @@ class StreamModel:
         """Load the model, run every batch size once, and start the engine; ConfigError where it cannot."""
         self._pb_utils = pb_utils
         log_to_triton(pb_utils)
+        end_with_parent()
         prepare_heap()
         use_one_blas_thread()
         model_config = json.loads(args["model_config"])

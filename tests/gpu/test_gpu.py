@@ -13,6 +13,7 @@ from oasr_backend.bundle import read_bundle
 from oasr_backend.models.ctc import CtcConfig, demo_model
 from oasr_backend.models.ctc_streams import CtcStreams
 from oasr_backend.plans.build import BuildOptions, build_plans
+from oasr_backend.plans.fit import check_plans
 from oasr_backend.plans.library import FLAVOURS, is_installed, load_flavour
 from oasr_backend.plans.profiles import Sizing
 from oasr_backend.runtime.cuda import CudaDevice, EagerCudaDevice
@@ -49,7 +50,9 @@ def runtime(request, tmp_path_factory):
         plans = tmp_path_factory.mktemp(name)
         options = BuildOptions(name, precision="fp32", sizing=SIZING, output=plans)
         build_plans(load_flavour(name), demo_model(), options)
-        made = tensorrt_runtime(demo_model(), plans, read_bundle(demo_model()), name, CudaDevice())
+        bundle = read_bundle(demo_model())
+        fitting = check_plans(load_flavour(name), demo_model(), plans, bundle, name)
+        made = tensorrt_runtime(plans, fitting, bundle, name, CudaDevice())
     made.prewarm()
     made.name = name
     return made

@@ -58,7 +58,17 @@ def test_a_trace_names_times_and_files(tmp_path):
     [
         ("time,file\n1,a.wav\n", "trace.csv:1: the header must be time_s,file: correct it"),
         ("time_s,file\n", "trace.csv holds no arrivals: add a line"),
-        ("time_s,file\n-1,a.wav\n", "trace.csv:2: time_s is '-1'; it must be seconds from 0 up"),
+        (
+            "time_s,file\n-1,a.wav\n",
+            "trace.csv:2: time_s is '-1'; it must be seconds from 0 to 86400",
+        ),
+        ("time_s,file\n1e9,a.wav\n", "trace.csv:2: time_s is '1e9'; it must be seconds from 0 to"),
+        ("time_s,file\n1\n", "trace.csv:2 must have a time and a file: correct it"),
+        ("time_s,file\n1,a.wav,b.wav\n", "trace.csv:2 must have a time and a file: correct it"),
+        (
+            "time_s,file,file\n1,a.wav,b\n",
+            "trace.csv:1: the header must be time_s,file: correct it",
+        ),
         ("time_s,file\n1,no.wav\n", "trace.csv names 'no.wav', which is no file: correct the path"),
     ],
 )

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import shutil
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
 from oasr_backend.bundle import read_bundle
 from oasr_backend.errors import ConfigError
 from oasr_backend.models.ctc import CtcConfig, CtcModel, demo_model
+from oasr_backend.plans import fit
+from oasr_backend.plans.fingerprint import (
+    Fingerprint,
+    as_text,
+    fingerprint_path,
+    plan_path,
+    sha256,
+)
+from oasr_backend.plans.profiles import Sizing
 from oasr_backend.runtime import choose
 from oasr_backend.runtime.choose import Wish, load_runtime
 from oasr_backend.runtime.onnx import OnnxRuntime
@@ -38,6 +50,18 @@ def wish(folder, name="auto"):
 
 def has_card(monkeypatch):
     monkeypatch.setattr(choose, "compute_capability", lambda: "8.9")
+    monkeypatch.setattr(fit, "compute_capability", lambda: "8.9")
+    monkeypatch.setattr(choose, "load_flavour", lambda _: SimpleNamespace(__version__="10.13"))
+
+
+def add_plans(bundle, flavour, card="8.9"):
+    """Leave plans beside a bundle's graphs, as they would be built for a card."""
+    for name in read_bundle(bundle).graph_files:
+        plan = plan_path(bundle / name, flavour)
+        plan.write_bytes(b"plan")
+        options = {"precision": "fp16", **asdict(Sizing())}
+        made = Fingerprint(flavour, "10.13", (card,), sha256(bundle / name), options)
+        fingerprint_path(plan).write_text(as_text(made, sha256(plan)))
 
 
 def choice(folder, caplog):
@@ -55,13 +79,45 @@ def test_without_a_card_it_is_onnx_runtime_on_the_cpu(bundle, caplog):
 
 def test_with_a_card_plans_come_first(bundle, loaded, monkeypatch, caplog):
     has_card(monkeypatch)
-    (bundle / "encoder.tensorrt_rtx.plan").touch()
+    add_plans(bundle, "tensorrt_rtx")
     assert choice(bundle, caplog) == (
         f"runtime of {bundle}: tensorrt_rtx, since there is no encoder.tensorrt.plan"
     )
-    (bundle / "encoder.tensorrt.plan").touch()
+    add_plans(bundle, "tensorrt")
     assert choice(bundle, caplog) == f"runtime of {bundle}: tensorrt, the best there is"
     assert loaded == ["tensorrt_rtx", "tensorrt"]
+
+
+def test_plans_that_cannot_run_here_are_passed_over_and_the_log_says_why(
+    bundle, loaded, monkeypatch, caplog
+):
+    has_card(monkeypatch)
+    add_plans(bundle, "tensorrt", card="9.0")
+    add_plans(bundle, "tensorrt_rtx")
+    (bundle / "chunk.tensorrt_rtx.plan").unlink()
+    text = choice(bundle, caplog)
+    assert loaded == ["onnx"]
+    assert (
+        "features.tensorrt.plan was built for compute_capabilities 9.0, not 8.9: build it" in text
+    )
+    assert "chunk.tensorrt_rtx.plan is missing: build it: scripts/build_tensorrt.py" in text
+
+
+def test_plans_whose_options_are_none_are_refused(bundle, monkeypatch):
+    has_card(monkeypatch)
+    add_plans(bundle, "tensorrt")
+    path = bundle / "encoder.tensorrt.plan.json"
+    for options in ({}, {"rungs": ["a"], "buckets_s": [1], "chunk_size": 1, "max_entries": 1}):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "options": options}))
+        with pytest.raises(ConfigError, match=r"encoder.*json holds no fingerprint"):
+            load_runtime(wish(bundle, "tensorrt"), read_bundle(bundle))
+
+
+def test_torch_that_sees_no_card_is_refused(bundle, monkeypatch):
+    has_card(monkeypatch)
+    add_plans(bundle, "tensorrt")
+    with pytest.raises(ConfigError, match=r"torch .* sees no card \(is it a build for CPUs\?\)"):
+        load_runtime(wish(bundle, "tensorrt"), read_bundle(bundle))
 
 
 def test_without_plans_torch_takes_the_checkpoint_in_the_bundle(

@@ -51,6 +51,13 @@ def test_clip_of_another_form_is_refused_with_the_command_that_converts_it(tmp_p
     )
 
 
+@pytest.mark.parametrize("content", [b"", b"text", b"RIFF\x24\x00\x00\x00WAVEfmt "])
+def test_what_is_no_wav_file_is_named(tmp_path, content):
+    (tmp_path / "a.wav").write_bytes(content)
+    with pytest.raises(LaunchError, match=r"a\.wav is no WAV file that can be read"):
+        perf_analyzer.read_clip(tmp_path / "a.wav")
+
+
 def test_folder_without_clips_is_refused(tmp_path):
     with pytest.raises(LaunchError) as caught:
         perf_analyzer.parse_arguments(["--clips", str(tmp_path)])

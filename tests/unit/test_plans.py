@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import ClassVar
 
@@ -84,6 +85,23 @@ class TestProfiles:
             f"rungs is {list(rungs)}; it must be numbers above 0, each larger than the one before: correct it"
         )
 
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("buckets_s", (float("nan"),)),
+            ("buckets_s", (float("inf"),)),
+            ("buckets_s", (1e30,)),
+            ("rungs", (99999999999,)),
+            ("chunk_size", 0),
+            ("chunk_size", 99999999999),
+            ("max_entries", -99),
+            ("max_entries", 99999999999),
+        ],
+    )
+    def test_sizes_that_no_card_has_are_refused(self, field, value):
+        with pytest.raises(ConfigError, match=f"{field} is "):
+            Sizing(**{field: value})
+
     def test_a_bucket_too_short_for_an_encoder_frame_is_refused(self):
         with pytest.raises(ConfigError) as caught:
             profiles(ENCODER_FILE, BUNDLE, replace(SIZING, buckets_s=(0.05, 1.0)))
@@ -159,7 +177,7 @@ class TestFingerprint:
     def plan(self, tmp_path):
         plan = plan_path(tmp_path / ENCODER_FILE, "tensorrt")
         write_whole(plan, b"plan")
-        write_whole(fingerprint_path(plan), as_text(self.FOUND).encode())
+        write_whole(fingerprint_path(plan), as_text(self.FOUND, sha256(plan)).encode())
         return plan
 
     def test_a_plan_for_this_card_fits(self, tmp_path):
@@ -208,6 +226,33 @@ class TestFingerprint:
         fingerprint_path(plan).write_text(text)
         with pytest.raises(ConfigError, match="holds no fingerprint"):
             check_fingerprint(plan, self.FOUND, "build")
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"compute_capabilities": [1]},
+            {"compute_capabilities": [["8.9"]]},
+            {"options": 5},
+            {"version": None},
+            {"plan_sha256": 1},
+        ],
+    )
+    def test_a_fingerprint_of_other_types_is_none(self, tmp_path, change):
+        plan = self.plan(tmp_path)
+        path = fingerprint_path(plan)
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        with pytest.raises(ConfigError, match="holds no fingerprint"):
+            check_fingerprint(plan, self.FOUND, "build")
+
+    @pytest.mark.parametrize("content", [b"", b"pla", b"another plan"])
+    def test_a_plan_that_was_damaged_or_is_another_one_is_named(self, tmp_path, content):
+        plan = self.plan(tmp_path)
+        plan.write_bytes(content)
+        with pytest.raises(ConfigError) as caught:
+            check_fingerprint(plan, self.FOUND, "build")
+        assert str(caught.value) == (
+            f"{plan} is not the plan that {plan.name}.json is of, or was damaged: build it again: build"
+        )
 
     def test_a_hash_is_the_file_s(self, tmp_path):
         (tmp_path / "a").write_bytes(b"abc")
