@@ -220,7 +220,11 @@ def _add_profiles(
 
 def _use_timings(config: trt.IBuilderConfig, path: Path) -> None:
     content = path.read_bytes() if path.exists() else b""
-    if not config.set_timing_cache(config.create_timing_cache(content), ignore_mismatch=False):
+    # `bool` in the stubs is TensorRT's own.
+    is_taken: Any = config.set_timing_cache(
+        config.create_timing_cache(content), ignore_mismatch=False
+    )
+    if not is_taken:
         log.warning("%s holds no timings of this TensorRT and card: it is begun anew", path)
         config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -90,3 +96,81 @@ def test_a_server_that_is_not_there_is_named_at_once(tmp_path):
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "no Triton server answers at localhost:9 (UNAVAILABLE): start one" in done.stderr
+
+
+def running(folder):
+    """Return the processes whose command line names a folder, by their number."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if any(str(folder) in word for word in words):
+            found[int(place.name)] = Path(words[0]).name
+    return found
+
+
+@contextmanager
+def load_test(folder, *arguments):
+    """Start a load test into a folder; whatever is left of it in the end is killed."""
+    command = [sys.executable, ROOT / "scripts" / "load_test.py", "--output", folder, *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        for number in running(folder):
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        process.wait()
+        for region in Path("/dev/shm").glob(f"oasr_{process.pid}_*"):
+            region.unlink()
+
+
+def wait_until(condition, timeout_s=120):
+    ends_at = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < ends_at, "it did not happen in time"
+        time.sleep(0.1)
+
+
+LONG = ("--systems", "ours", "--utterances", "4", "--repeats", "50", "--backlog", "60", "--loads")
+
+
+def under_load(folder):
+    path = folder / "conformer.jsonl"
+    return path.exists() and len(path.read_text().splitlines()) >= 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_ended_stops_its_servers_and_keeps_what_it_has(tmp_path, number):
+    with load_test(tmp_path, *LONG) as process:
+        wait_until(lambda: under_load(tmp_path))
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert errors.splitlines()[-1] == "stopped: --resume goes on from here"
+        assert running(tmp_path) == {}
+    assert (tmp_path / "conformer.jsonl").read_text().endswith("}\n")
+
+
+def test_nothing_is_left_of_a_server_whose_parent_was_killed_under_load(tmp_path):
+    with load_test(tmp_path, *LONG) as process:
+        wait_until(lambda: under_load(tmp_path))
+        process.kill()
+        process.wait()
+        wait_until(lambda: running(tmp_path) == {}, timeout_s=30)
+
+
+def test_a_server_that_dies_under_streams_is_no_result(tmp_path):
+    arguments = ("--streams", "4", "--seconds", "6", "--repeats", "9", "--utterances", "1")
+    with load_test(tmp_path, *arguments, "--engine", "measure_costs_s=0") as process:
+        wait_until((tmp_path / "streams.jsonl").exists)
+        for child, name in running(tmp_path).items():
+            if name == "tritonserver":
+                os.kill(child, signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert re.search(r"ours, 4 streams, repeat \d: \d+ pieces were not answered: the", errors)
+    lines = (tmp_path / "streams.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["figures"]["errors"] == 0 for line in lines)

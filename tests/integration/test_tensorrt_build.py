@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,8 +46,13 @@ def parity_bundle(tmp_path_factory):
 
 def test_all_graphs_of_the_demo_model_compile_for_three_cards(library, tmp_path):
     phases = []
-    options = replace(OPTIONS, output=tmp_path)
-    plans = build_plans(library, demo_model(), options, lambda *step: phases.append(step))
+
+    def on_step(*step):
+        phases.append(step)
+        return True
+
+    options = replace(OPTIONS, output=tmp_path / "plans")  # which is made
+    plans = build_plans(library, demo_model(), options, on_step)
     assert [plan.name for plan in plans] == [
         f"{Path(name).stem}.tensorrt_rtx.plan" for name in NAMES
     ]
@@ -59,7 +65,7 @@ def test_all_graphs_of_the_demo_model_compile_for_three_cards(library, tmp_path)
             check_fingerprint(plan, replace(found, compute_capabilities=(card,)), "")
     assert phases
     assert all(0 <= done <= total for _, done, total in phases)
-    assert not list(tmp_path.glob(".*"))
+    assert len(list((tmp_path / "plans").iterdir())) == 2 * len(NAMES)
 
 
 def test_a_plan_that_fits_is_kept_where_only_what_is_needed_is_built(library, tmp_path):
@@ -109,7 +115,44 @@ def test_the_parsed_network_has_the_contract_s_tensors(library, name):
         assert not each.is_shape_tensor
 
 
+def test_a_plan_that_was_damaged_is_built_anew(library, tmp_path):
+    options = replace(OPTIONS, output=tmp_path, compute_capabilities=("8.9",), if_needed=True)
+    features, *_ = build_plans(library, demo_model(), options)
+    whole = features.stat().st_size
+    os.truncate(features, 1000)
+    build_plans(library, demo_model(), options)
+    assert features.stat().st_size == pytest.approx(whole, rel=0.1)
+
+
+def test_a_build_that_is_told_to_stop_leaves_no_half_plan(library, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        build_plans(library, demo_model(), replace(OPTIONS, output=tmp_path), lambda *_: False)
+    assert not list(tmp_path.iterdir())
+
+
 class TestErrors:
+    @pytest.mark.parametrize("card", ["89", "x", "8.9.1", ""])
+    def test_a_card_that_is_none_is_named(self, card):
+        with pytest.raises(ConfigError, match=r"compute capability is '.*'; it must be as 8\.9"):
+            replace(OPTIONS, compute_capabilities=(card,))
+
+    def test_so_is_one_that_is_named_twice_and_memory_that_is_none(self):
+        with pytest.raises(ConfigError, match=r"'8\.9'; it must be as 8\.9, and none twice"):
+            replace(OPTIONS, compute_capabilities=("8.9", "8.9"))
+        with pytest.raises(ConfigError, match="workspace_mb is 0; it must be from 1"):
+            replace(OPTIONS, workspace_mb=0)
+
+    def test_a_folder_that_cannot_be_written_is_named_before_anything_is_built(
+        self, library, tmp_path
+    ):
+        (tmp_path / "file").touch()
+        for change in ({"output": tmp_path / "file"}, {"timing_cache": tmp_path / "file" / "x"}):
+            with pytest.raises(ConfigError, match="file cannot be written to"):
+                build_plans(
+                    library, demo_model(), replace(OPTIONS, **{"output": tmp_path, **change})
+                )
+        assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
     def test_a_card_that_it_does_not_know_is_named(self, library, tmp_path):
         options = replace(OPTIONS, output=tmp_path, compute_capabilities=("3.5",))
         with pytest.raises(ConfigError, match=r"compute capability 3\.5 is none that this"):

@@ -83,6 +83,31 @@ def test_a_value_of_the_wrong_type_is_refused(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("", "subsampling", -3),
+        ("", "context_frames", 999999999999),
+        ("", "offline_chunk_size", -77),
+        ("features", "sample_rate_hz", 0),
+        ("features", "frame_shift_ms", float("nan")),
+        ("streaming", "chunk_size", 0),
+    ],
+)
+def test_a_number_that_no_bundle_has_is_refused(tmp_path, part, name, value):
+    metadata = json.loads((written(tmp_path) / "bundle.json").read_text())
+    (metadata[part] if part else metadata)[name] = value
+    (tmp_path / "bundle.json").write_text(json.dumps(metadata))
+    with pytest.raises(ConfigError, match=rf"bundle\.json: {name} is {value}; it must be from"):
+        read_bundle(tmp_path)
+
+
+def test_metadata_nested_without_end_are_refused(tmp_path):
+    (written(tmp_path) / "bundle.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match=r"bundle\.json cannot be read"):
+        read_bundle(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["features.onnx", "encoder.onnx", "chunk.onnx"])
 def test_a_missing_graph_is_refused_by_name(tmp_path, name):
     (written(tmp_path) / name).unlink()
