@@ -39,9 +39,9 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.dropout_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (batch, frames, size) of the same."""
-        y: Tensor = self.w_2(self.dropout(self.activation(self.w_1(x))))
-        return y
+        """Return half of what it makes of (batch, frames, size): what a Conformer adds."""
+        hidden = self.dropout(self.activation(self.w_1(x)))
+        return F.linear(hidden, 0.5 * self.w_2.weight, 0.5 * self.w_2.bias)
 
 
 class Attention(nn.Module):
@@ -73,26 +73,51 @@ class Attention(nn.Module):
         past: keys and values that earlier calls returned, joined along the frames; None for no past.
         Returns (batch, frames, size), and keys and values, (batch, heads, frames, plane_width) each.
         """
-        num_channels = self.heads[1]
-        scale = 1 / math.sqrt(num_channels)
-        query = F.pad(self._split(self.linear_q(x)) * scale, (0, 1), value=scale)
-        keys, values = new = self._keys_and_values(x, positions)
+        num_heads, width = self.heads[0], self.heads[1] + 1
+        weight, bias_of = self._joined()
+        joined = self._split(F.linear(x, weight, bias_of), 3 * num_heads)
+        query, keys, values = joined.chunk(3, dim=1)
+        keys = keys + self._split(F.linear(positions, self._places()), num_heads)
+        new = (keys, values)
         if past is not None:
             keys, values = torch.cat([past[0], keys], dim=2), torch.cat([past[1], values], dim=2)
         weights = torch.softmax(query @ keys.transpose(2, 3) + bias, dim=-1)
-        attended = (self.dropout(weights) @ values)[..., :num_channels]
-        y: Tensor = self.linear_out(attended.transpose(1, 2).flatten(2))
-        return y, new
+        attended = self.dropout(weights) @ values
+        # The last channel, which is 0, meets a weight of 0.
+        out = F.pad(self.linear_out.weight.reshape(-1, *self.heads), (0, 1)).flatten(1)
+        y = F.linear(attended.transpose(1, 2).reshape(*x.shape[:2], num_heads * width), out)
+        return y + self.linear_out.bias, new
 
-    def _keys_and_values(self, x: Tensor, positions: Tensor) -> KeysAndValues:
-        keys, values = self._split(self.linear_k(x)), self._split(self.linear_v(x))
-        places = self._split(self.linear_pos(positions))
-        by_content = (keys * self.pos_bias_u.unsqueeze(1)).sum(-1, keepdim=True)
-        by_place = (places * self.pos_bias_v.unsqueeze(1)).sum(-1, keepdim=True)
-        return torch.cat([keys + places, by_content + by_place], dim=-1), F.pad(values, (0, 1))
+    def _joined(self) -> tuple[Tensor, Tensor]:
+        """Return the weight (3 · heads · plane_width, size) and bias of queries, keys and values, a product of one.
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:2], *self.heads).transpose(1, 2)
+        A query is scaled, and its last channel takes the score bias of a key as it is. A key's last channel is u·k.
+        """
+        scale = 1 / math.sqrt(self.heads[1])
+        u = self.pos_bias_u.unsqueeze(1)
+        query, key, value = (
+            (layer.weight.reshape(*self.heads, -1), layer.bias.reshape(self.heads))
+            for layer in (self.linear_q, self.linear_k, self.linear_v)
+        )
+        weight = [
+            F.pad(query[0] * scale, (0, 0, 0, 1)),
+            torch.cat([key[0], u @ key[0]], dim=1),
+            F.pad(value[0], (0, 0, 0, 1)),
+        ]
+        bias = [
+            F.pad(query[1] * scale, (0, 1), value=scale),
+            torch.cat([key[1], (self.pos_bias_u * key[1]).sum(1, keepdim=True)], dim=1),
+            F.pad(value[1], (0, 1)),
+        ]
+        return torch.cat(weight).flatten(0, 1), torch.cat(bias).flatten()
+
+    def _places(self) -> Tensor:
+        """Return the weight (heads · plane_width, size) of what a position adds to a key; the last channel is v·p."""
+        weight = self.linear_pos.weight.reshape(*self.heads, -1)
+        return torch.cat([weight, self.pos_bias_v.unsqueeze(1) @ weight], dim=1).flatten(0, 1)
+
+    def _split(self, x: Tensor, num_heads: int) -> Tensor:
+        return x.reshape(*x.shape[:2], num_heads, self.heads[1] + 1).transpose(1, 2)
 
 
 class Convolution(nn.Module):
@@ -133,7 +158,16 @@ class Convolution(nn.Module):
             gated = torch.cat([past, gated], dim=1)
         elif frame_mask is not None:
             gated = gated.masked_fill(~frame_mask, 0.0)
-        y = self._norm(self.depthwise_conv(gated.transpose(1, 2)))
+        # As one over a height of 1: in two dimensions ONNX Runtime has a kernel for it.
+        conv = self.depthwise_conv
+        y = F.conv2d(
+            gated.transpose(1, 2).unsqueeze(2),
+            conv.weight.unsqueeze(2),
+            conv.bias,
+            padding=(0, int(conv.padding[0])),
+            groups=conv.groups,
+        )
+        y = self._norm(y.squeeze(2))
         return _pointwise(self.pointwise_conv2, self.activation(y)), gated[:, -self.left_context :]
 
     def before_start(self, num_rows: int) -> Tensor:
@@ -182,12 +216,12 @@ class ConformerLayer(nn.Module):
         past_conv: Tensor,
     ) -> tuple[Tensor, KeysAndValues, Tensor]:
         """Return the frames and what to cache of them; arguments as of `Attention` and `Convolution`."""
-        x = x + 0.5 * self.dropout(self.feed_forward_macaron(self.norm_ff_macaron(x)))
+        x = x + self.dropout(self.feed_forward_macaron(self.norm_ff_macaron(x)))
         y, keys_values = self.self_attn(self.norm_mha(x), positions, bias, past_keys_values)
         x = x + self.dropout(y)
         y, conv = self.conv_module(self.norm_conv(x), frame_mask, past_conv)
         x = x + self.dropout(y)
-        x = x + 0.5 * self.dropout(self.feed_forward(self.norm_ff(x)))
+        x = x + self.dropout(self.feed_forward(self.norm_ff(x)))
         return self.norm_final(x), keys_values, conv
 
 
