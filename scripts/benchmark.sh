@@ -38,7 +38,9 @@ step() {
     [ -e "$output/$name.txt" ] && return
     [ ${#wanted[@]} -gt 0 ] && [[ ! " ${wanted[*]} " =~ " $name " ]] && return
     echo "== $name" >&2
-    { printf '$'; printf ' %s' "${@/$PWD\//}"; echo; "$@"; } | tee "$output/$name.partial"
+    local shown=("$@")
+    [ "$1" = served ] && shown=("${@:2}")
+    { printf '$'; printf ' %s' "${shown[@]/$PWD\//}"; echo; "$@"; } | tee "$output/$name.partial"
     mv "$output/$name.partial" "$output/$name.txt"
 }
 
@@ -80,6 +82,7 @@ simulate=($python scripts/simulate.py --service "$costs" --lengths librispeech -
 step predicted-throughput "${simulate[@]}" --workload burst --requests 400
 step predicted "${simulate[@]}" --of-best --rates 0.8 0.95 1.05 --requests 600
 
+load whisper-sweep 3 30 1 --model whisper --utterances 30 --sweep-stock --stock-ladders 1 1-2-4 4-8-16 --stock-delays 0
 load whisper-throughput 5 40 1 --model whisper --loads \
     --utterances 60 --systems stock:1:0:2 stock:4-8-16:0:1 ours in-process faster-whisper:0:2 faster-whisper:8:2
 load whisper 5 40 100 --model whisper --utterances 60 --loads 0.8 0.95 --systems stock:1:0:2 ours
@@ -126,8 +129,9 @@ perf perf-offline --concurrency-range=1:9:4
 perf perf-offline-rate --request-rate-range=2:8:3
 perf perf-streams --concurrency-range=4:16:12 --sequences
 
-if $quick; then streams=(2 4) seconds=3; else streams=(50 100 150 200) seconds=20; fi
-load streams 5 1 1 --streams "${streams[@]}" --seconds "$seconds" --sherpa "$sherpa" --systems ours sherpa-onnx
+if $quick; then streams=(2 4) seconds=3; else streams=(50 150 250 350) seconds=12; fi
+load streams 5 1 1 --streams "${streams[@]}" --seconds "$seconds" --utterances 8 --sherpa "$sherpa" \
+    --systems ours in-process sherpa-onnx sherpa-server
 
 [ ${#wanted[@]} -gt 0 ] && [[ ! " ${wanted[*]} " =~ " page " ]] && exit
 $python -m oasr_backend.benchmark.page scripts/load_test/performance.md "$output" "$page"

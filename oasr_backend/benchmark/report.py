@@ -40,8 +40,9 @@ def throughput_table(
     results: Results[Figures], systems: Sequence[str], lengths: str, peer: str
 ) -> Iterator[str]:
     """Yield the lines of a table: what each system works off of a backlog, and its latencies then in milliseconds."""
+    wide = max(14, len(peer) + 4)
     yield (
-        f"{'system':<22}{'req/s':>8}{'from':>8}{'to':>8}{'/ ' + peer:>14}{'p50':>8}{'p90':>8}{'p99':>8}"
+        f"{'system':<22}{'req/s':>8}{'from':>8}{'to':>8}{'/ ' + peer:>{wide}}{'p50':>8}{'p90':>8}{'p99':>8}"
         f"{'errors':>8}{'differ':>8}"
     )
     of_peer = results.of(peer, lengths, "burst", 0.0)
@@ -52,7 +53,7 @@ def throughput_table(
         figures, (least, most) = median_of(runs), spread_of(runs, "throughput")
         ratio = f"{ratio_of(runs, of_peer, 'throughput'):.2f}" if of_peer else "-"
         yield (
-            f"{system:<22}{figures.throughput:>8.1f}{least:>8.1f}{most:>8.1f}{ratio:>14}"
+            f"{system:<22}{figures.throughput:>8.1f}{least:>8.1f}{most:>8.1f}{ratio:>{wide}}"
             f"{figures.p50_s * 1e3:>8.0f}{figures.p90_s * 1e3:>8.0f}{figures.p99_s * 1e3:>8.0f}"
             f"{figures.errors:>8.0f}{figures.differing:>8.0f}"
         )
