@@ -65,6 +65,12 @@ class CtcConfig:
         check_at_least(self, -1, "num_left_chunks")
         check_choice("at_capacity", self.at_capacity, AT_CAPACITY)
         check_choice("runtime", self.runtime, RUNTIMES)
+        sizes = self.feature_graph_batch_buckets or (1,)
+        if sizes[0] < 1 or list(sizes) != sorted(set(sizes)):
+            raise ConfigError(
+                f"feature_graph_batch_buckets is {list(sizes)}; it must be numbers from 1 up, each larger than the one "
+                "before: correct it"
+            )
         if self.beam_size > MAX_BEAM_SIZE:
             raise ConfigError(
                 f"beam_size is {self.beam_size}; it must be at most {MAX_BEAM_SIZE}: lower it"

@@ -178,6 +178,12 @@ def test_an_unknown_runtime_names_those_that_are_known():
         CtcConfig(runtime="openvino")
 
 
+@pytest.mark.parametrize("sizes", [(-1,), (0,), (4, 2), (2, 2)])
+def test_sizes_of_the_features_graphs_that_are_none_are_refused(sizes):
+    with pytest.raises(ConfigError, match="feature_graph_batch_buckets is "):
+        CtcConfig(feature_graph_batch_buckets=sizes)
+
+
 def test_a_model_asks_for_the_ladder_and_the_plans_that_its_options_name(bundle, monkeypatch):
     wishes = []
     monkeypatch.setattr(
