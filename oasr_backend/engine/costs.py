@@ -36,6 +36,7 @@ MEASURED_FRAMES = (200, TYPICAL_FRAMES, 1500)
 SHOW_EVERY_S = 0.5
 """A gauge takes as long to publish as all else that a step has to say."""
 
+MEASURED_TWICE_S = 1.0
 MIN_MEASURED_S = 0.3
 MAX_ROUNDS = 20
 """A short batch is measured again and its best time taken, since whatever disturbs a measurement lengthens it; in
@@ -133,8 +134,9 @@ class BatchCosts:
     def _measure_rungs(self, rehearsal: _Rehearsal) -> list[int]:
         """Measure every rung as far as the time allows; return those of which nothing is known.
 
-        One row at every length comes first, then each rung at a typical length, which tells whether batches gain; where
-        the time is too short for its other lengths, they are taken to gain as much.
+        One row at every length comes first, then each rung at a typical length, which tells whether batches gain; what
+        is short is measured twice. Where the time is then too short for a rung's other lengths, they are taken to gain
+        as much.
         """
         smallest, *larger = self._rungs
         typical = max([n for n in self._lengths if n <= TYPICAL_FRAMES] or self._lengths[:1])
@@ -145,6 +147,8 @@ class BatchCosts:
             for rows in larger
             if self._measure_rung(rehearsal, rows, self._times_s(rows, [typical]))
         ]
+        for num_rows, length in rehearsal.second_round():
+            self._measure_shape(rehearsal, num_rows, length)
         alone_s = self._times_s(smallest, self._lengths)
         for rows in known:
             ratio = self.table.batch_time_s(rows, self._counted(typical)) / alone_s[typical]
@@ -221,9 +225,16 @@ class _Rehearsal:
         times_s.append(self._run(num_rows, num_frames))
         return min(times_s)
 
+    def second_round(self) -> Iterator[Shape]:
+        """Yield the short shapes that were measured once, while the time lasts: one disturbance is not to rule them."""
+        for shape, times_s in list(self._times_s.items()):
+            is_unsure = len(times_s) == 1 and times_s[0] < MEASURED_TWICE_S
+            if is_unsure and self._clock() + times_s[0] <= self._ends_at:
+                yield shape
+
     def rounds(self) -> Iterator[Shape]:
         """Yield the shapes that are worth measuring again, as often as they are, while the time lasts."""
-        for _ in range(MAX_ROUNDS - 1):
+        for _ in range(MAX_ROUNDS - 2):
             for shape, times_s in self._times_s.items():
                 best_s = min(times_s)
                 is_unsure = best_s * len(times_s) < MIN_MEASURED_S

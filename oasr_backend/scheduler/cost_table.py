@@ -56,7 +56,8 @@ class CostTable:
     def measure(self, num_rows: int, longest: int, seconds: float) -> None:
         """Take a measurement made at load; the base then goes through it.
 
-        A disturbance only lengthens a batch: one that took longer than a larger or longer one counts as long as that.
+        A disturbance only lengthens a batch: one that took longer than a larger or longer one counts as long as that,
+        and one that took longer than its rows in smaller batches, one after the other, counts as long as those.
         """
         grid = {rows: dict(points) for rows, points in self._grid.items()}
         grid.setdefault(num_rows, {})[longest] = seconds
@@ -67,6 +68,10 @@ class CostTable:
         for larger, smaller in pairwise(reversed(self._rungs)):
             for frames in grid[larger].keys() & grid[smaller].keys():
                 grid[smaller][frames] = min(grid[smaller][frames], grid[larger][frames])
+        for smaller, larger in pairwise(self._rungs):
+            for frames in grid[larger].keys() & grid[smaller].keys():
+                one_by_one_s = grid[smaller][frames] * larger / smaller
+                grid[larger][frames] = min(grid[larger][frames], one_by_one_s)
         self._grid = {rows: sorted(points.items()) for rows, points in grid.items()}
         self._known.clear()
         self._sums = NO_SUMS

@@ -134,6 +134,25 @@ def test_what_does_not_fit_the_time_limit_is_skipped_and_said(caplog):
     ]
 
 
+class Stumbling(FakeRecognizer):
+    """Takes 0.1 s a row, and once, in its first real batch of two rows, ten times as long."""
+
+    max_piece_frames = 600
+
+    def rehearsal_s(self, num_rows, num_frames):
+        is_first = self.rehearsed.count((2, num_frames)) == 1
+        return 0.1 * num_rows * (10 if num_rows == 2 and num_frames > 1 and is_first else 1)
+
+
+def test_one_disturbance_does_not_rule_what_is_thought_of_a_size():
+    recognizer = Stumbling()
+    table = table_of(warmed_up(recognizer, preferred_batch_size=(1, 2), measure_costs_s=2.0))
+    assert recognizer.rehearsed.count((2, 600)) == 1, "and no time for a second look"
+    assert table.batch_time_s(2, 600) == pytest.approx(0.2), "no more than its rows one by one"
+    table = table_of(warmed_up(Stumbling(), preferred_batch_size=(1, 2), measure_costs_s=9.0))
+    assert table.batch_time_s(2, 600) == pytest.approx(0.2)
+
+
 def test_where_time_is_short_a_typical_length_tells_how_much_a_rung_gains():
     recognizer = Lengthwise()
     table = table_of(warmed_up(recognizer, preferred_batch_size=(1, 4), measure_costs_s=14.0))
