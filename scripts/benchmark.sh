@@ -87,13 +87,15 @@ load whisper-throughput 5 40 1 --model whisper --loads \
     --utterances 60 --systems stock:1:0:2 stock:4-8-16:0:1 ours in-process faster-whisper:0:2 faster-whisper:8:2
 load whisper 5 40 100 --model whisper --utterances 60 --loads 0.8 0.95 --systems stock:1:0:2 ours
 policies=(ours:fcfs ours:sjf ours:hrrn ours:window ours:cost ours:adaptive)
-for lengths in librispeech uniform; do
-    policy=(--model whisper --utterances 60 --lengths "$lengths" --systems "${policies[@]}" --engine max_wait_time=inf
-        --output "$output/policies-$lengths")
-    load "policies-$lengths" 2 60 60 "${policy[@]}" --loads 0.5 0.8
-    # A queue takes a while to grow.
-    load "policies-$lengths-overload" 2 60 120 "${policy[@]}" --loads 1.0 1.3
-done
+# policies LENGTHS BACKLOG REQUESTS OVERLOAD: the orders without a wait bound; above saturation a queue takes a while to grow.
+policies() {
+    local options=(--model whisper --utterances 60 --lengths "$1" --systems "${policies[@]}" --engine max_wait_time=inf
+        --output "$output/policies-$1")
+    load "policies-$1" 2 "$2" "$3" "${options[@]}" --loads 0.5 0.8
+    load "policies-$1-overload" 2 "$2" "$4" "${options[@]}" --loads 1.0 1.3
+}
+policies librispeech 60 60 200
+policies uniform 40 40 100
 
 # served COMMAND...: run it beside the shipped models, on ports of their own.
 served() {
