@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from oasr_backend.audio import SAMPLE_RATE_HZ, Samples
+from oasr_backend.cores import busy_s
 from oasr_backend.features import fbank
 from oasr_backend.request import FRAMES_PER_SECOND
 
@@ -68,6 +69,7 @@ class Heard:
     chunk_s: of pieces that complete an encoder chunk: from the last needed sample to its text.
     first_s: from a stream's begin to its first word. final_s: of the pieces that end a stream.
     lag_s: how late pieces were sent. texts: the final texts, by utterance.
+    busy_cores: of the machine, all processes together, in the mean.
     """
 
     chunk_s: list[float] = field(default_factory=list)
@@ -76,6 +78,7 @@ class Heard:
     lag_s: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     texts: list[tuple[int, str]] = field(default_factory=list)
+    busy_cores: float = 0.0
 
 
 async def alone(system: StreamSystem, utterances: Sequence[Samples], pacing: Pacing) -> list[str]:
@@ -102,7 +105,8 @@ async def paced(
     `on_done` hears of every stream that has ended.
     """
     heard, rng = Heard(), random.Random(f"streams {seed}")
-    begin = time.perf_counter() + 0.1
+    began, busy_before_s = time.perf_counter(), busy_s()
+    begin = began + 0.1
     await asyncio.gather(
         *(
             _speak(
@@ -117,6 +121,7 @@ async def paced(
             for stream in range(num_streams)
         )
     )
+    heard.busy_cores = (busy_s() - busy_before_s) / (time.perf_counter() - began)
     return heard
 
 
@@ -192,6 +197,7 @@ class StreamFigures:
     lag_p99_s: float
     errors: float
     differing: float
+    busy_cores: float
 
 
 def figures_of(heard: Heard, expected: Sequence[str]) -> StreamFigures:
@@ -210,6 +216,7 @@ def figures_of(heard: Heard, expected: Sequence[str]) -> StreamFigures:
         _percentiles(heard.lag_s, 99)[0],
         len(heard.errors),
         sum(text != expected[utterance] for utterance, text in heard.texts),
+        heard.busy_cores,
     )
 
 

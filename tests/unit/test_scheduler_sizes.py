@@ -389,7 +389,9 @@ class TestCostTable:
         table = CostTable()
         table.measure(1, 100, 0.2)
         table.measure(4, 100, 0.5)
-        table.measure(2, 100, 0.9)  # something else ran beside it, longer than one after the other: 2 × 0.2
+        table.measure(
+            2, 100, 0.9
+        )  # something else ran beside it, longer than one after the other: 2 × 0.2
         assert [table.batch_time_s(rows, 100) for rows in (1, 2, 4)] == [0.2, 0.4, 0.5]
         table.measure(1, 100, 0.1)
         assert [table.batch_time_s(rows, 100) for rows in (1, 2, 4)] == [0.1, 0.2, 0.4]
