@@ -87,15 +87,15 @@ load whisper-throughput 5 40 1 --model whisper --loads \
     --utterances 60 --systems stock:1:0:2 stock:4-8-16:0:1 ours in-process faster-whisper:0:2 faster-whisper:8:2
 load whisper 5 40 100 --model whisper --utterances 60 --loads 0.8 0.95 --systems stock:1:0:2 ours
 policies=(ours:fcfs ours:sjf ours:hrrn ours:window ours:cost ours:adaptive)
-# policies LENGTHS BACKLOG REQUESTS OVERLOAD: the orders without a wait bound; above saturation a queue takes a while to grow.
+# policies LENGTHS UTTERANCES BACKLOG REQUESTS OVERLOAD: the orders without a wait bound; above saturation a queue takes a while to grow.
 policies() {
-    local options=(--model whisper --utterances 60 --lengths "$1" --systems "${policies[@]}" --engine max_wait_time=inf
+    local options=(--model whisper --utterances "$2" --lengths "$1" --systems "${policies[@]}" --engine max_wait_time=inf
         --output "$output/policies-$1")
-    load "policies-$1" 2 "$2" "$3" "${options[@]}" --loads 0.5 0.8
-    load "policies-$1-overload" 2 "$2" "$4" "${options[@]}" --loads 1.0 1.3
+    load "policies-$1" 2 "$3" "$4" "${options[@]}" --loads 0.5 0.8
+    load "policies-$1-overload" 2 "$3" "$5" "${options[@]}" --loads 1.0 1.3
 }
-policies librispeech 60 60 200
-policies uniform 40 40 100
+policies librispeech 60 60 60 200
+policies uniform 30 30 24 70
 
 # served COMMAND...: run it beside the shipped models, on ports of their own.
 served() {

@@ -22,7 +22,10 @@ PLACE = re.compile(r"\{\{([\w-]+)\}\}")
 
 
 def write_page(template: Path, steps: Path, page: Path) -> None:
-    """Fill `template` with what lies in the folder `steps`; plots are copied beside the page."""
+    """Fill `template` with what lies in the folder `steps`; the plots that it shows are copied beside the page.
+
+    STEP/MODEL-WHAT.png becomes performance/STEP-WHAT.png.
+    """
 
     def fill(place: re.Match[str]) -> str:
         name = place[1]
@@ -38,9 +41,12 @@ def write_page(template: Path, steps: Path, page: Path) -> None:
         raise ConfigError(f"{steps} is no folder: name the one in which the steps' outputs lie")
     plots = page.parent / "performance"
     plots.mkdir(parents=True, exist_ok=True)
+    content = template.read_text("utf-8")
     for plot in sorted(steps.glob("*/*.png")):
-        shutil.copy(plot, plots / plot.name)
-    text = PLOT.sub(show, PLACE.sub(fill, template.read_text("utf-8")))
+        name = f"{plot.parent.name}-{plot.name.partition('-')[2]}"
+        if f"(performance/{name})" in content:
+            shutil.copy(plot, plots / name)
+    text = PLOT.sub(show, PLACE.sub(fill, content))
     write_whole(page, text.encode())
 
 

@@ -147,19 +147,21 @@ def test_a_page_has_what_its_steps_printed_and_names_those_that_have_not_run(tmp
     steps = tmp_path / "steps"
     (steps / "load").mkdir(parents=True)
     (steps / "load.txt").write_text("$ load\n12 req/s\n")
-    (steps / "load" / "latency.png").write_bytes(b"a plot")
+    (steps / "load" / "whisper-latency.png").write_bytes(b"a plot")
+    (steps / "load" / "whisper-unused.png").write_bytes(b"another plot")
     template = tmp_path / "template.md"
     template.write_text(
-        "{{machine}}\n![a](performance/latency.png)\n![b](performance/other.png)\n{{load}}\n{{wer}}\n"
+        "{{machine}}\n![a](performance/load-latency.png)\n![b](performance/other.png)\n{{load}}\n{{wer}}\n"
     )
     write_page(template, steps, tmp_path / "docs" / "page.md")
     lines = (tmp_path / "docs" / "page.md").read_text().splitlines()
     assert "cores in use" in lines[0]
     assert lines[-5:] == [
-        "![a](performance/latency.png)",
+        "![a](performance/load-latency.png)",
         "performance/other.png: not drawn yet",
         "$ load",
         "12 req/s",
         "not run on this machine: ./scripts/benchmark.sh wer",
     ]
-    assert (tmp_path / "docs" / "performance" / "latency.png").read_bytes() == b"a plot"
+    [plot] = (tmp_path / "docs" / "performance").iterdir()
+    assert (plot.name, plot.read_bytes()) == ("load-latency.png", b"a plot")
