@@ -124,6 +124,8 @@ def make_file_system(root: Path) -> None:
     """Make a clean Debian in `root`, with what engines give a container and pip needs to reach its registry here."""
     if root.exists():
         sys.exit(f"container_check: {root} exists: remove it, or name another folder")
+    if shutil.which("debootstrap") is None:
+        sys.exit("container_check: debootstrap is not installed: sudo apt-get install debootstrap")
     make = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(root)]
     subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
     for path in map(Path, GIVEN_FILES):
