@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 from oasr_backend.errors import ConfigError
+from oasr_backend.plans.fingerprint import PRECISIONS
 from oasr_backend.plans.profiles import DEFAULT_BUCKETS_S, DEFAULT_RUNGS, Sizing
 
 try:
     from oasr_backend.plans.build import BuildOptions, build_plans
     from oasr_backend.plans.library import FLAVOURS, load_flavour
-    from oasr_backend.plans.precision import PRECISIONS
 except ModuleNotFoundError as missing:
     sys.exit(
         f"error: {missing.name} is not installed; building plans needs what serving does not: "

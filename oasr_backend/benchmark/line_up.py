@@ -15,7 +15,8 @@ faster-whisper:BATCH:THREADS
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -96,21 +97,13 @@ class LineUp:
             raise ConfigError(
                 f"system is {name!r}; it must be one of {', '.join(makers)}: correct it"
             )
-        try:
+        with _reading(name):
             return makers[kind](name, *arguments)
-        except (ValueError, TypeError) as error:
-            raise ConfigError(
-                f"system is {name!r}, which cannot be read ({error}): --help says how systems are named"
-            ) from error
 
     def streams(self, name: str, url: str | None) -> StreamSystem:
         """Return a system for live streams by its name; at `url` where one runs. ConfigError for one that is none."""
-        try:
+        with _reading(name):
             return self._streams(name, url)
-        except (ValueError, TypeError) as error:
-            raise ConfigError(
-                f"system is {name!r}, which cannot be read ({error}): --help says how systems are named"
-            ) from error
 
     def _streams(self, name: str, url: str | None) -> StreamSystem:
         kind, *arguments = name.split(":")
@@ -214,3 +207,14 @@ class LineUp:
             **self.options,
             **self.engine,
         }
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Say of a system whose arguments are none that its name cannot be read."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"system is {name!r}, which cannot be read ({error}): --help says how systems are named"
+        ) from error

@@ -14,6 +14,9 @@ from typing import Any
 
 from oasr_backend.errors import ConfigError
 
+PRECISIONS = ("fp32", "fp16", "bf16")
+"""Of a plan's weights; see precision.py."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:

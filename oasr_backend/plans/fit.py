@@ -10,6 +10,7 @@ from oasr_backend.bundle import Bundle
 from oasr_backend.errors import ConfigError
 from oasr_backend.plans.card import compute_capability
 from oasr_backend.plans.fingerprint import (
+    PRECISIONS,
     Fingerprint,
     check_fingerprint,
     fingerprint_path,
@@ -18,8 +19,6 @@ from oasr_backend.plans.fingerprint import (
     sha256,
 )
 from oasr_backend.plans.profiles import Sizing
-
-PRECISIONS = ("fp32", "fp16", "bf16")
 
 
 def rebuild_command(folder: Path, plans: Path, flavour: str) -> str:

@@ -13,8 +13,6 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-PRECISIONS = ("fp32", "fp16", "bf16")
-
 WIDE = ("features", "log_probs")
 """Inputs and outputs that stay float32."""
 
