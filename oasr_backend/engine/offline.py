@@ -145,9 +145,9 @@ class OfflineEngine:
         self._recognizer.check_options(utterance.options)
 
     def add_request(self, utterance: Utterance, on_done: OnDone) -> None:
-        """Accept an utterance, copying its samples; `on_done` gets its one result, in one of the engine's threads.
+        """Accept an utterance, whose samples must stay as they are; `on_done` gets its one result.
 
-        Raises ClientError (see `check`), UnavailableError once closed, and ValueError for an id in use. It
+        That is in one of the engine's threads. Raises ClientError (see `check`), UnavailableError once closed, and ValueError for an id in use. It
         accepts beyond `max_waiting`: who must not calls `wait_for_room` or `check_room` first.
         """
         self.check(utterance)
@@ -173,7 +173,7 @@ class OfflineEngine:
 
     def _new_job(self, utterance: Utterance, on_done: OnDone) -> Job:
         now = self._clock()
-        samples = np.array(utterance.samples, dtype=np.float32)  # the caller's may be a view
+        samples = np.asarray(utterance.samples, dtype=np.float32)
         options = replace(utterance.options, speech_frames=self._config.job_size == "vad")
         return Job(
             replace(utterance, samples=samples, options=options),

@@ -122,7 +122,7 @@ def _text(parameters: Mapping[str, Any], name: str) -> str | None:
 
 
 def read_rows(pb_utils: Any, request: Any) -> list[Samples]:
-    """Return the utterances of a request, each a view of its row cut to its length.
+    """Return the utterances of a request, each its row cut to its length, theirs who asks, to keep.
 
     WAV: (rows, samples) float32; WAV_LENS: (rows, 1) int32, samples that count. Raises ClientError.
     """
@@ -146,7 +146,19 @@ def _cut_row(wav: NDArray[np.float32], row: int, num_samples: int) -> Samples:
             f"WAV_LENS is {num_samples} in row {row}; it must be from 0 to {wav.shape[1]}, the samples in "
             "WAV's row: send the number of samples that are not padding"
         )
-    return wav[row, :num_samples]
+    return _kept(wav[row, :num_samples])
+
+
+def _kept(samples: Samples) -> Samples:
+    """Return `samples` in memory that stays: their own, unless what holds them is Triton's or much larger than they.
+
+    Triton's stub copies an input once it is asked for it, though that is promised nowhere.
+    """
+    holder: Any = samples
+    while isinstance(holder.base, np.ndarray):
+        holder = holder.base
+    stays = holder.flags.owndata and holder.nbytes <= 2 * samples.nbytes
+    return samples if stays else samples.copy()
 
 
 def _lower(text: str | None) -> str | None:

@@ -97,15 +97,6 @@ def test_a_result_says_how_long_it_waited_and_ran():
     assert result.duration_s == pytest.approx(0.1)
 
 
-def test_the_samples_are_copied_when_they_are_accepted():
-    driver = Driver()
-    samples = np.full(1600, 0.5, np.float32)
-    driver.engine.add_request(Utterance("a", samples), driver.take)
-    samples[:] = np.nan
-    driver.run()
-    assert driver.texts() == {"a": "1600"}
-
-
 @pytest.mark.parametrize("guilty", range(4))
 def test_a_failing_batch_fails_only_the_guilty_one(guilty):
     driver = Driver()
