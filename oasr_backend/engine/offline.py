@@ -147,8 +147,9 @@ class OfflineEngine:
     def add_request(self, utterance: Utterance, on_done: OnDone) -> None:
         """Accept an utterance, whose samples must stay as they are; `on_done` gets its one result.
 
-        That is in one of the engine's threads. Raises ClientError (see `check`), UnavailableError once closed, and ValueError for an id in use. It
-        accepts beyond `max_waiting`: who must not calls `wait_for_room` or `check_room` first.
+        That is in one of the engine's threads. Raises ClientError (see `check`), UnavailableError once closed, and
+        ValueError for an id in use. It accepts beyond `max_waiting`: who must not calls `wait_for_room` or `check_room`
+        first.
         """
         self.check(utterance)
         job = self._new_job(utterance, on_done)

@@ -172,8 +172,8 @@ class StreamingEngine:
     def feed_chunk(self, stream_id: str, chunk: Chunk, on_done: OnChunkDone) -> None:
         """Accept a stream's next audio, which must stay as it is; `on_done` gets its one result.
 
-        In the engine's thread, or at once, before this returns, where the audio completes no encoder chunk and none waits.
-        `on_done` must not feed the stream itself.
+        In the engine's thread, or at once, before this returns, where the audio completes no encoder chunk and none
+        waits. `on_done` must not feed the stream itself.
 
         Raises KeyError where no stream of that id takes audio, ClientError for samples that are none, and
         UnavailableError beyond `max_buffered_s` or once closed. The stream goes on without a chunk that was refused.

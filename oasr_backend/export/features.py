@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from oasr_backend.audio import SAMPLE_RATE_HZ
 from oasr_backend.export.graphs import Axes, Graph
@@ -27,8 +28,9 @@ BINS = np.arange(1, FFT_SIZE // 2)
 LOWEST_HZ = 20.0
 FLOOR = float(np.finfo(np.float32).eps)
 
-BLOCK = math.gcd(FRAME_SAMPLES, SHIFT_SAMPLES)
-"""Frames begin and end at multiples of so many samples, so that they are put together from whole blocks."""
+HALF_SAMPLES = FRAME_SAMPLES // 2
+BLOCK = math.gcd(HALF_SAMPLES, SHIFT_SAMPLES)
+"""Halves of frames begin and end at multiples of so many samples, so that they are put together from whole blocks."""
 
 
 class FbankGraph(Graph):
@@ -36,11 +38,13 @@ class FbankGraph(Graph):
 
     From each frame of 25 ms its mean is taken, the rest is pre-emphasized by 0.97, and Povey's window is laid over it;
     then the power spectrum in 512 bins, triangles equally wide in mel from 20 Hz to 8 kHz, and the natural logarithm.
-    All up to the spectrum is linear, so that one product of matrices does it: that takes less than a fast transform
-    after passes over all frames, of which each waits for memory.
+    A transform as a product of matrices takes less than a fast one after passes over all frames, of which each waits
+    for memory. A spectrum's power does not depend on where a frame begins: counted from its middle, about which the
+    window is even, the sum of its halves makes the real parts and their difference the imaginary ones.
     """
 
-    spectrum: Tensor
+    cosines: Tensor
+    sines: Tensor
     triangles: Tensor
 
     inputs: ClassVar[Axes] = {"samples": ("batch", "samples")}
@@ -48,25 +52,49 @@ class FbankGraph(Graph):
 
     def __init__(self, num_mels: int) -> None:
         super().__init__()
-        self.register_buffer("spectrum", _tensor(_spectrum()))
+        angles = 2 * np.pi * np.outer(np.arange(HALF_SAMPLES) + 0.5, BINS) / FFT_SIZE
+        window = FULL_SCALE * _povey_window()[HALF_SAMPLES:, None]
+        self.register_buffer("cosines", _tensor(window * np.cos(angles)))
+        self.register_buffer("sines", _tensor(window * np.sin(angles)))
         self.register_buffer("triangles", _tensor(_triangles(num_mels)))
 
     def forward(self, samples: Tensor) -> Tensor:
         """Return (batch, frames, mels) float32 of (batch, samples) in ±1 at 16 kHz, of which there are 400 at least."""
         # A frame's own mean is taken below, so an offset makes no difference, but for rounding.
         centred = samples - samples.mean(dim=1, keepdim=True)
-        squares = (_frames(centred) @ self.spectrum).square()
-        return torch.log(torch.clamp(squares @ self.triangles, min=FLOOR))
+        # Where a frame begins its window is 0: what comes before it does not matter.
+        before = torch.cat([centred[:, :1], centred[:, :-1]], dim=1)
+        left, right = _halves(centred - PREEMPHASIS * before)
+        means = (1 - PREEMPHASIS) * _means(centred)
+        real = (right + left - 2 * means) @ self.cosines
+        imaginary = (right - left) @ self.sines
+        power = real * real + imaginary * imaginary
+        return torch.log(torch.clamp(power @ self.triangles, min=FLOOR))
 
 
-def _frames(samples: Tensor) -> Tensor:
-    """Return (batch, frames, 400) of (batch, samples)."""
-    num_frames = (samples.shape[1] - FRAME_SAMPLES) // SHIFT_SAMPLES + 1
+def _halves(samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the halves of frames of (batch, samples), each from the middle outwards: (batch, frames, 200)."""
+    blocks = _blocks(samples)
+    backwards = torch.flip(blocks, [2])
+    step, half = SHIFT_SAMPLES // BLOCK, HALF_SAMPLES // BLOCK
+    last = blocks.shape[1] - 2 * half + 1
+    left = [backwards[:, first : first + last : step] for first in reversed(range(half))]
+    right = [blocks[:, first : first + last : step] for first in range(half, 2 * half)]
+    return torch.cat(left, dim=2), torch.cat(right, dim=2)
+
+
+def _means(samples: Tensor) -> Tensor:
+    """Return the mean of each frame of (batch, samples): (batch, frames, 1)."""
+    means = _blocks(samples).mean(dim=2)[:, None]
     step, length = SHIFT_SAMPLES // BLOCK, FRAME_SAMPLES // BLOCK
-    num_blocks = (num_frames - 1) * step + length
-    blocks = samples[:, : num_blocks * BLOCK].reshape(samples.shape[0], -1, BLOCK)
-    last = (num_frames - 1) * step + 1
-    return torch.cat([blocks[:, first : first + last : step] for first in range(length)], dim=2)
+    return functional.avg_pool1d(means, length, step).transpose(1, 2)
+
+
+def _blocks(samples: Tensor) -> Tensor:
+    """Return the blocks of all frames of (batch, samples): (batch, blocks, 40)."""
+    num_shifts = (samples.shape[1] - FRAME_SAMPLES) // SHIFT_SAMPLES
+    num_samples = num_shifts * SHIFT_SAMPLES + FRAME_SAMPLES
+    return samples[:, :num_samples].reshape(samples.shape[0], -1, BLOCK)
 
 
 def _tensor(array: Any) -> Tensor:
@@ -78,22 +106,11 @@ def _povey_window() -> Any:
     return (0.5 - 0.5 * np.cos(2 * np.pi * position / (FRAME_SAMPLES - 1))) ** 0.85
 
 
-def _spectrum() -> Any:
-    """Return what makes real and imaginary parts of the bins of a frame of samples in ±1: (400, 2 * bins)."""
-    frame = np.eye(FRAME_SAMPLES) * FULL_SCALE
-    frame -= frame.mean(axis=1, keepdims=True)
-    before = np.concatenate([frame[:, :1], frame[:, :-1]], axis=1)
-    windowed = (frame - PREEMPHASIS * before) * _povey_window()
-    angles = 2 * np.pi * np.outer(np.arange(FRAME_SAMPLES), BINS) / FFT_SIZE
-    return windowed @ np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
-
-
 def _triangles(num_mels: int) -> Any:
-    """Return what makes filter energies of the squared parts of the bins: (2 * bins, num_mels)."""
-    bins = np.concatenate([BINS, BINS])
+    """Return what makes filter energies of the power of the bins: (bins, num_mels)."""
     edges = np.linspace(_mel(LOWEST_HZ), _mel(SAMPLE_RATE_HZ / 2), num_mels + 2)
     low, centre, high = edges[:-2], edges[1:-1], edges[2:]
-    places = _mel(bins * SAMPLE_RATE_HZ / FFT_SIZE)[:, None]
+    places = _mel(BINS * SAMPLE_RATE_HZ / FFT_SIZE)[:, None]
     return np.maximum(
         np.minimum((places - low) / (centre - low), (high - places) / (high - centre)), 0
     )
