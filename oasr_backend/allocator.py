@@ -29,6 +29,9 @@ _SETTINGS = (
 _RESERVED_BYTES = 1 << 30
 """Of addresses, which are no memory until they are used."""
 
+COLLECT_AFTER = 50_000
+"""Objects that are made and not freed again."""
+
 # <sys/mman.h>
 _MADV_HUGEPAGE = 14
 _HUGE_PAGE_BYTES = 2 << 20
@@ -70,6 +73,10 @@ def _use_huge_pages(libc: ctypes.CDLL) -> None:
 
 
 def freeze_loaded_objects() -> None:
-    """Keep Python's collector from walking through all that is there by now again and again; it stays for good."""
+    """Keep Python's collector from walking through all that is there by now again and again; it stays for good.
+
+    And from looking after every few requests for cycles, of which they make none.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)

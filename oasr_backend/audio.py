@@ -35,6 +35,9 @@ noise."""
 BLOCK_SAMPLES = 1 << 18
 """Input samples checked or resampled at a time: 1 MB, so that checking an hour needs no second hour."""
 
+SHORT_SAMPLES = 8_000
+"""Of so many the energy is looked at first, which takes a third of the time that the extremes take."""
+
 RESAMPLER_QUALITY = "HQ"
 """soxr's 20-bit setting: its errors lie below those of 16-bit audio."""
 
@@ -43,6 +46,9 @@ def check_samples(samples: Samples) -> None:
     """Raise ClientError where `samples` ((samples,) float32) are not finite numbers at a scale of about ±1."""
     for start in range(0, len(samples), BLOCK_SAMPLES):
         block = samples[start : start + BLOCK_SAMPLES]
+        # In sum no louder than one sample may be: with a NaN it is not. Of a stream's pieces most are as quiet.
+        if len(block) <= SHORT_SAMPLES and float(block @ block) < MAX_AMPLITUDE**2:
+            continue
         low, high = np.minimum.reduce(block), np.maximum.reduce(block)
         if not (low >= -MAX_AMPLITUDE and high <= MAX_AMPLITUDE):  # a NaN anywhere makes both NaN
             if np.isfinite(low) and np.isfinite(high):

@@ -61,28 +61,32 @@ class TritonMetrics:
     def add(self, name: str, amount: float, **labels: str) -> None:
         with self._lock:
             self._taken.amounts[(name, *labels.items())] += amount
-        self._has_news.set()
+        self._tell()
 
     def set(self, name: str, value: float, **labels: str) -> None:
         with self._lock:
             self._taken.values[(name, *labels.items())] = value
-        self._has_news.set()
+        self._tell()
 
     def observe(self, name: str, value: float) -> None:
         with self._lock:
             self._taken.observations[name].append(value)
-        self._has_news.set()
+        self._tell()
 
     def watch(self, name: str, read: Callable[[], float], **labels: str) -> None:
         with self._lock:
             self._watched[(name, *labels.items())] = read
-        self._has_news.set()
+        self._tell()
 
     def close(self) -> None:
         """Return once everything is published."""
         self._closing.set()
         self._has_news.set()
         self._publisher.join()
+
+    def _tell(self) -> None:
+        if not self._has_news.is_set():  # setting it anew takes longer than the rest
+            self._has_news.set()
 
     def _run(self) -> None:
         while not self._closing.is_set():

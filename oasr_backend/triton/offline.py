@@ -103,7 +103,7 @@ class OfflineModel:
                 options.deadline_s,
                 reply.is_unwanted,
             )
-            for samples in read_rows(self._pb_utils, request)
+            for samples in read_rows(request)
         ]
         for utterance in utterances:
             self._engine.check(utterance)

@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 TRANSCRIPTS = "TRANSCRIPTS"
 DETAILS = "DETAILS"
 
+MAX_KEPT = 1024
+MAX_KEPT_LENGTH = 256
+"""Characters of a text whose tensor is kept: a few hundred kilobytes of shared memory in all."""
+
 
 class Reply:
     """Sends a request's one response."""
@@ -33,7 +37,7 @@ class Reply:
         """Keep what is needed of `request`, which itself must not outlive `execute()`."""
         self._pb_utils = pb_utils
         self._senders = senders
-        self._sender = request.get_response_sender()
+        self._sender: Any = None
         self._output_names = tuple(request.requested_output_names())
         self._lock = threading.Lock()
         self._is_sent = False
@@ -44,44 +48,53 @@ class Reply:
 
     def is_unwanted(self) -> bool:
         """Tell whether the client has taken the request back, or an error has answered it."""
-        return self._is_sent or bool(self._sender.is_cancelled())
+        return self._is_sent or (self._sender is not None and bool(self._sender.is_cancelled()))
 
     def succeed(self, request_id: str, texts: Sequence[str], details: Sequence[str]) -> None:
         """Answer with a text a row, and with the details where they are wanted."""
         try:
-            tensors = []
-            if TRANSCRIPTS in self._output_names:
-                tensors.append(self._string_tensor(TRANSCRIPTS, texts))
-            if self.wants_details:
-                tensors.append(self._string_tensor(DETAILS, details))
-            response = self._pb_utils.InferenceResponse(output_tensors=tensors)
+            response = self._response(string_tensor(self._pb_utils, TRANSCRIPTS, texts), details)
         except Exception as error:
             log.exception("the reply to %s could not be made", request_id)
-            self.fail(ServerError(f"request {request_id}: making the reply failed: {error!r}"))
-        else:
-            self._send(response)
+            response = self._unmade(request_id, error)
+        self._send(response)
 
     def fail(self, error: AsrError, prefix: str = "") -> None:
         """Answer the whole request with an error; `prefix` says where it is."""
+        self._send(self._error_response(error, prefix))
+
+    def _response(self, transcripts: Any, details: Sequence[str]) -> Any:
+        """Return a response of the tensors that were asked for."""
+        tensors = []
+        if TRANSCRIPTS in self._output_names:
+            tensors.append(transcripts)
+        if self.wants_details:
+            tensors.append(string_tensor(self._pb_utils, DETAILS, details))
+        return self._pb_utils.InferenceResponse(output_tensors=tensors)
+
+    def _error_response(self, error: AsrError, prefix: str = "") -> Any:
         code = getattr(self._pb_utils.TritonError, error.code)
         triton_error = self._pb_utils.TritonError(f"{prefix}{error}", code)
-        self._send(self._pb_utils.InferenceResponse(error=triton_error))
+        return self._pb_utils.InferenceResponse(error=triton_error)
+
+    def _unmade(self, request_id: str, error: Exception) -> Any:
+        text = f"request {request_id}: making the reply failed: {error!r}"
+        return self._error_response(ServerError(text))
 
     def _send(self, response: Any) -> None:
         with self._lock:
             if self._is_sent:
                 return  # another row's error was the answer
             self._is_sent = True
-        self._deliver(response)
-
-    def _deliver(self, response: Any) -> None:
         flags = self._pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         self._senders.send(partial(self._sender.send, response, flags=flags))
 
-    def _string_tensor(self, name: str, texts: Sequence[str]) -> Any:
-        rows = np.empty((len(texts), 1), dtype=np.object_)
-        rows[:, 0] = [text.encode() for text in texts]
-        return self._pb_utils.Tensor(name, rows)
+
+def string_tensor(pb_utils: Any, name: str, texts: Sequence[str]) -> Any:
+    """Return a tensor of a text a row: (texts, 1)."""
+    rows = np.empty((len(texts), 1), dtype=np.object_)
+    rows[:, 0] = [text.encode() for text in texts]
+    return pb_utils.Tensor(name, rows)
 
 
 class UtterancesReply(Reply):
@@ -89,6 +102,7 @@ class UtterancesReply(Reply):
 
     def __init__(self, pb_utils: Any, senders: Senders, request: Any) -> None:
         super().__init__(pb_utils, senders, request)
+        self._sender = request.get_response_sender()
         self._results: list[Result | None] = []
 
     def expect(self, num_rows: int) -> None:
@@ -110,36 +124,73 @@ class UtterancesReply(Reply):
         self.succeed(result.request_id, texts, details)
 
 
+class KeptTexts:
+    """Tensors of texts, kept for the next piece that changes nothing: of one stream's pieces those are most.
+
+    Triton writes a tensor to shared memory when its first response is sent, unguarded, and the next responses have it
+    there: so all of them must be sent by one thread.
+    """
+
+    def __init__(self, pb_utils: Any) -> None:
+        self._pb_utils = pb_utils
+        self._kept = lru_cache(MAX_KEPT)(self._new)
+
+    def tensor(self, text: str) -> Any:
+        """Return the tensor of one text."""
+        return self._kept(text) if len(text) <= MAX_KEPT_LENGTH else self._new(text)
+
+    def _new(self, text: str) -> Any:
+        return string_tensor(self._pb_utils, TRANSCRIPTS, [text])
+
+
 class ChunkReply(Reply):
     """Answers a chunk: from `execute()` itself where the answer is there by its end, which costs Triton less."""
 
     def __init__(self, pb_utils: Any, senders: Senders, request: Any) -> None:
         super().__init__(pb_utils, senders, request)
         self._in_execute = True
-        self._early_response: Any = None
+        self._early_result: ChunkResult | None = None
         self._leaving = threading.Lock()
 
     def set_result(self, result: ChunkResult) -> None:
-        """Answer with what became of the chunk."""
+        """Answer with what became of the chunk; what comes after the first result is no answer."""
+        with self._leaving:
+            if self._early_result is not None:
+                return
+            if self._in_execute:
+                self._early_result = result
+                return
         if result.error is not None:
             self.fail(result.error)
             return
-        assert result.partial is not None, "no error, so there is a text"
-        details = [chunk_details_json(result)] if self.wants_details else []
-        self.succeed(result.stream_id, [result.partial.transcript.text], details)
+        self.succeed(result.stream_id, [_text_of(result)], self._details_of(result))
 
-    def end_of_execute(self) -> Any:
-        """Return the response where it is there, to be returned to Triton; None where it will be sent."""
+    def end_of_execute(self, request: Any, texts: KeptTexts) -> Any:
+        """Return the response where it is there, to be returned to Triton; None where it will be sent.
+
+        By the thread that runs `execute()`.
+        """
         with self._leaving:
             self._in_execute = False
-            return self._early_response
+            if self._early_result is None:
+                self._sender = request.get_response_sender()
+                return None
+        result, self._is_sent = self._early_result, True
+        if result.error is not None:
+            return self._error_response(result.error)
+        try:
+            return self._response(texts.tensor(_text_of(result)), self._details_of(result))
+        except Exception as error:
+            log.exception("the reply to %s could not be made", result.stream_id)
+            return self._unmade(result.stream_id, error)
 
-    def _deliver(self, response: Any) -> None:
-        with self._leaving:
-            if self._in_execute:
-                self._early_response = response
-                return
-        super()._deliver(response)
+    def _details_of(self, result: ChunkResult) -> list[str]:
+        return [chunk_details_json(result)] if self.wants_details else []
+
+
+def _text_of(result: ChunkResult) -> str:
+    assert result.partial is not None, "no error, so there is a text"
+    return result.partial.transcript.text
 
 
 def details_json(result: Result) -> str:

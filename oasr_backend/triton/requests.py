@@ -1,6 +1,6 @@
 """A Triton request as utterances: tensors and parameters parsed, and refused with a reason where they are wrong.
 
-It knows nothing of the engine. `pb_utils` is Triton's module, handed in.
+It knows nothing of the engine.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -31,6 +32,7 @@ PARAMETER_NAMES = (
 MAX_TENANT_LENGTH = 128
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 MAX_NUMBER = 2**31 - 1
+MAX_KEPT_LENGTH = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ DEFAULT_OPTIONS = RequestOptions()
 
 def read_options(parameters_json: str) -> RequestOptions:
     """Read a request's parameters; raises ClientError for an unknown name or a bad value."""
+    short = len(parameters_json) <= MAX_KEPT_LENGTH
+    return _read_kept(parameters_json) if short else _read(parameters_json)
+
+
+def _read(parameters_json: str) -> RequestOptions:
     try:
         parameters = json.loads(parameters_json or "{}")
     except ValueError as error:
@@ -79,6 +86,10 @@ def read_options(parameters_json: str) -> RequestOptions:
         tenant=_text(known, "tenant"),
         deadline_s=inf if deadline_ms is None else deadline_ms / 1000,
     )
+
+
+_read_kept = lru_cache(256)(_read)
+"""A client's requests say the same, for the most part."""
 
 
 def _whole_number(
@@ -121,13 +132,14 @@ def _text(parameters: Mapping[str, Any], name: str) -> str | None:
     )
 
 
-def read_rows(pb_utils: Any, request: Any) -> list[Samples]:
+def read_rows(request: Any) -> list[Samples]:
     """Return the utterances of a request, each its row cut to its length, theirs who asks, to keep.
 
     WAV: (rows, samples) float32; WAV_LENS: (rows, 1) int32, samples that count. Raises ClientError.
     """
-    wav: NDArray[np.float32] = _tensor(pb_utils, request, "WAV")
-    lengths = _tensor(pb_utils, request, "WAV_LENS")
+    tensors = {tensor.name(): tensor for tensor in request.inputs()}
+    wav: NDArray[np.float32] = _array(tensors, "WAV")
+    lengths = _array(tensors, "WAV_LENS")
     if wav.ndim != 2:
         raise ClientError(
             f"WAV has shape {list(wav.shape)}; it must be [rows, samples]: send mono audio, a row an utterance"
@@ -165,9 +177,8 @@ def _lower(text: str | None) -> str | None:
     return text if text is None else text.lower()
 
 
-def _tensor(pb_utils: Any, request: Any, name: str) -> NDArray[Any]:
-    tensor = pb_utils.get_input_tensor_by_name(request, name)
-    if tensor is None:
+def _array(tensors: Mapping[str, Any], name: str) -> NDArray[Any]:
+    if name not in tensors:
         raise ClientError(f"input {name} is missing: send it")
-    array: NDArray[Any] = tensor.as_numpy()
+    array: NDArray[Any] = tensors[name].as_numpy()
     return array

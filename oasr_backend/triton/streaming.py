@@ -23,7 +23,7 @@ from oasr_backend.spans import span
 from oasr_backend.triton.logs import log_to_triton
 from oasr_backend.triton.metrics import TritonMetrics
 from oasr_backend.triton.orphan import end_with_parent
-from oasr_backend.triton.replies import ChunkReply
+from oasr_backend.triton.replies import ChunkReply, KeptTexts
 from oasr_backend.triton.requests import (
     DEFAULT_OPTIONS,
     RequestOptions,
@@ -70,6 +70,7 @@ class StreamModel:
         self._engine.warm_up()
         self._engine.start()
         self._senders = Senders()
+        self._texts = KeptTexts(pb_utils)
         freeze_loaded_objects()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -80,7 +81,10 @@ class StreamModel:
         replies = [ChunkReply(self._pb_utils, self._senders, request) for request in requests]
         for request, reply in zip(requests, replies, strict=True):
             self._accept(request, reply)
-        return [reply.end_of_execute() for reply in replies]
+        return [
+            reply.end_of_execute(request, self._texts)
+            for request, reply in zip(requests, replies, strict=True)
+        ]
 
     def finalize(self) -> None:
         """Answer what was accepted and stop."""
@@ -103,7 +107,7 @@ class StreamModel:
             self._refuse(reply, ServerError(f"reading the request failed: {error!r}"))
 
     def _refuse(self, reply: ChunkReply, error: AsrError) -> None:
-        reply.fail(error)
+        reply.set_result(ChunkResult("", None, error))
         self._metrics.add("oasr_chunks_total", 1, outcome=error.outcome)
 
     def _feed(self, request: Any, reply: ChunkReply) -> None:
@@ -120,7 +124,7 @@ class StreamModel:
             raise
 
     def _take(self, request: Any, reply: ChunkReply, stream_id: str, flags: int) -> None:
-        rows = read_rows(self._pb_utils, request)
+        rows = read_rows(request)
         if len(rows) != 1:
             raise ClientError(f"WAV has {len(rows)} rows; a chunk is of one stream: send one row")
         options = read_options(request.parameters())

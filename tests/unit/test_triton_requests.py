@@ -99,36 +99,36 @@ def test_a_bad_parameter_is_refused_by_name(parameters, text):
 
 
 class Request:
-    """A request's tensors, by name; it is its own `pb_utils`."""
+    """A request's tensors."""
 
     def __init__(self, wav: np.ndarray, lengths: list[int]) -> None:
         self.arrays = {"WAV": wav, "WAV_LENS": np.array(lengths, np.int32).reshape(-1, 1)}
 
-    def get_input_tensor_by_name(self, request: Any, name: str) -> Any:
-        return SimpleNamespace(as_numpy=lambda: self.arrays[name])
-
-    def rows(self) -> list[np.ndarray]:
-        return read_rows(self, self)
+    def inputs(self) -> list[Any]:
+        return [
+            SimpleNamespace(name=lambda name=name: name, as_numpy=lambda array=array: array)
+            for name, array in self.arrays.items()
+        ]
 
 
 def test_samples_that_python_holds_are_not_copied():
     held = np.arange(10, dtype=np.float32)
-    [row] = Request(held.reshape(1, 10).view(), [8]).rows()
+    [row] = read_rows(Request(held.reshape(1, 10).view(), [8]))
     assert row.tolist() == list(range(8))
     assert np.shares_memory(row, held)
 
 
 def test_samples_in_memory_of_somebody_else_are_copied():
     theirs = bytearray(np.arange(10, dtype=np.float32).tobytes())
-    [row] = Request(np.frombuffer(theirs, np.float32).reshape(1, 10), [10]).rows()
+    [row] = read_rows(Request(np.frombuffer(theirs, np.float32).reshape(1, 10), [10]))
     theirs[:] = bytes(40)
     assert row.tolist() == list(range(10))
 
 
 def test_a_few_samples_do_not_hold_the_memory_of_many():
     wav = np.arange(20, dtype=np.float32).reshape(2, 10)
-    for row, begin in zip(Request(wav, [9, 9]).rows(), (0, 10), strict=True):
+    for row, begin in zip(read_rows(Request(wav, [9, 9])), (0, 10), strict=True):
         assert row.tolist() == list(range(begin, begin + 9))
         assert not np.shares_memory(row, wav)
-    [row] = Request(np.zeros((1, 10), np.float32), [0]).rows()
+    [row] = read_rows(Request(np.zeros((1, 10), np.float32), [0]))
     assert row.size == 0

@@ -28,7 +28,7 @@ class TritonPythonModel:
     def execute(self, requests):
         pieces = []
         for request in requests:
-            [samples] = read_rows(pb_utils, request)
+            [samples] = read_rows(request)
             pieces.append(self._recognizer.prepare(samples, TranscribeOptions()))
         spoken = [piece for piece in pieces if piece.has_speech]
         transcripts = iter(self._recognizer.transcribe(spoken) if spoken else [])
