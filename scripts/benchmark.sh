@@ -131,9 +131,9 @@ perf perf-offline --concurrency-range=1:9:4
 perf perf-offline-rate --request-rate-range=2:8:3
 perf perf-streams --concurrency-range=4:16:12 --sequences
 
-if $quick; then streams=(2 4) seconds=3; else streams=(150 250 350) seconds=12; fi
+if $quick; then streams=(2 4) seconds=2; else streams=(150 250 350) seconds=8; fi
 load streams 5 1 1 --streams "${streams[@]}" --seconds "$seconds" --utterances 8 --sherpa "$sherpa" \
-    --systems ours in-process sherpa-onnx sherpa-server
+    --systems ours in-process silent sherpa-onnx sherpa-server
 
 [ ${#wanted[@]} -gt 0 ] && [[ ! " ${wanted[*]} " =~ " page " ]] && exit
 $python -m oasr_backend.benchmark.page scripts/load_test/performance.md "$output" "$page"

@@ -10,10 +10,11 @@ take turns in every repeat. A run's clock starts when a request is due.
     .venv/bin/python scripts/load_test.py --quick                             # two minutes
     .venv/bin/python scripts/load_test.py --streams 100 200 --url localhost:8001   # live streams, a server that runs
 
-Of streams the table has: the latency of texts from the last sample that each needs, the first word from a stream's
-begin, the final text (median, and "its p99") from its last sample, how late the generator was ("late p99"), how many of
-the machine's cores were busy, this generator's share included ("cores"), and texts that differ from those of the same
-utterance alone ("differ").
+So many live streams speak at a time, and when one ends another begins: what is measured is a while in which each does
+so once. The table has the latency of texts from the last sample that each needs, the first word from a stream's begin,
+the final text (median, and "its p99") from its last sample, how late the generator was ("late p99"), how many of the
+machine's cores were busy ("cores"), how many of those this process kept so ("own": the generator, and what runs in
+process), and texts that differ from those of the same utterance alone ("differ").
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ ours-shm              the same, the inputs in system shared memory instead of gR
 in-process            the same engine without a server; with streams that of streams
 stock:LADDER:DELAY:INSTANCES
                       what Triton repositories do today: 4-8-16:5000:1 is the ladder 4, 8, 16 with 5 ms of delay
+silent                only with streams: a Triton model that answers every piece with nothing
 sherpa-onnx:THREADS   the same Conformer in sherpa-onnx, as many workers as cores hold; with streams
                       sherpa-onnx:CHUNK:LEFT in chunks of so many encoder frames that see so many chunks before
 sherpa-server:CHUNK:LEFT
@@ -50,6 +51,7 @@ STREAM_LADDER = (1, 2, 4, 8, 12, 16, 24, 32)
 MARGIN = {"cost_margin": "0.1"}
 """As asr_offline ships it."""
 STOCK = ROOT / "scripts" / "load_test" / "stock"
+SILENT = ROOT / "scripts" / "load_test" / "silent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,8 @@ class LineUp:
         if kind == "ours":
             server = url or self._server(name, STREAMS, {**self.options, **self.engine})
             return TritonStreams(name, server, "asr_streaming" if url else "asr")
+        if kind == "silent":
+            return TritonStreams(name, self._server(name, SILENT, {}), "asr")
         if kind == "in-process":
             return self._streams_in_process(name)
         chunking = [int(number) for number in arguments or ("16", "4")]
@@ -119,7 +123,7 @@ class LineUp:
             log = self.folder / name.replace(":", "_") / "server.log"
             return SherpaServer(name, self._sherpa_folder(name), log, num_cores(), *chunking)
         raise ConfigError(
-            f"system is {name!r}; for streams it must be one of ours, in-process, sherpa-onnx, sherpa-server: "
+            f"system is {name!r}; for streams it must be one of ours, in-process, silent, sherpa-onnx, sherpa-server: "
             "correct it"
         )
 

@@ -94,7 +94,7 @@ def stream_table(
     """Yield the lines of a table of streams, in milliseconds: medians over the repeats."""
     yield (
         f"{'streams':>7} {'system':<18}{'chunks':>8}{'p50':>8}{'p90':>8}{'p99':>8}{'max':>8}{'first':>8}"
-        f"{'final':>8}{'its p99':>8}{'late p99':>10}{'cores':>7}{'errors':>8}{'differ':>8}   p99 from-to"
+        f"{'final':>8}{'its p99':>8}{'late p99':>10}{'cores':>7}{'own':>6}{'errors':>8}{'differ':>8}   p99 from-to"
     )
     for number in numbers:
         for system in systems:
@@ -112,6 +112,6 @@ def _stream_line(number: float, system: str, runs: Sequence[StreamFigures]) -> s
     p99s = [run.p99_s * 1e3 for run in runs]
     return (
         f"{number:>7.0f} {system:<18}{middle['chunks']:>8.0f}{latencies}{middle['lag_p99_s'] * 1e3:>10.1f}"
-        f"{middle['busy_cores']:>7.2f}{wrong}"
+        f"{middle['busy_cores']:>7.2f}{middle['own_cores']:>6.2f}{wrong}"
         f"   {min(p99s):.0f}-{max(p99s):.0f}"
     )

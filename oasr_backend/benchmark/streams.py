@@ -1,6 +1,8 @@
 """Live streams at their own pace: each sends its speech as a microphone gives it, and every text is timed.
 
-It knows nothing of who answers: see stream_systems.py.
+A run is of so many lines. Each begins at a time of its own, and the next stream follows when one ends: what is measured
+is a while in which all lines speak, and streams begin and end all along, as they do in a service. It knows nothing of
+who answers: see stream_systems.py.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -69,7 +72,7 @@ class Heard:
     chunk_s: of pieces that complete an encoder chunk: from the last needed sample to its text.
     first_s: from a stream's begin to its first word. final_s: of the pieces that end a stream.
     lag_s: how late pieces were sent. texts: the final texts, by utterance.
-    busy_cores: of the machine, all processes together, in the mean.
+    busy_cores: of the machine, all processes together, in the mean. own_cores: this process's part of them.
     """
 
     chunk_s: list[float] = field(default_factory=list)
@@ -79,6 +82,18 @@ class Heard:
     errors: list[str] = field(default_factory=list)
     texts: list[tuple[int, str]] = field(default_factory=list)
     busy_cores: float = 0.0
+    own_cores: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The while that counts, in seconds of the clock."""
+
+    begin: float
+    end: float
+
+    def holds(self, time_s: float) -> bool:
+        return self.begin <= time_s < self.end
 
 
 async def alone(system: StreamSystem, utterances: Sequence[Samples], pacing: Pacing) -> list[str]:
@@ -95,81 +110,104 @@ async def alone(system: StreamSystem, utterances: Sequence[Samples], pacing: Pac
 async def paced(
     system: StreamSystem,
     utterances: Sequence[Samples],
-    num_streams: int,
+    num_lines: int,
     pacing: Pacing,
     seed: int,
     on_done: Callable[[], None] = lambda: None,
 ) -> Heard:
-    """Run so many streams at once, each beginning within the first chunk's length, and return what was seen.
+    """Have so many lines speak at once, one utterance after the other, and return what was seen.
 
-    `on_done` hears of every stream that has ended.
+    Lines begin evenly spread over an utterance's length; what counts is the next length, in which each ends a stream
+    and begins another one. `on_done` hears of every line that is done.
     """
     heard, rng = Heard(), random.Random(f"streams {seed}")
-    began, busy_before_s = time.perf_counter(), busy_s()
-    begin = began + 0.1
-    await asyncio.gather(
-        *(
-            _speak(
-                system,
-                (stream, rng.randrange(len(utterances))),
-                utterances,
-                begin + rng.random() * pacing.chunk_ms / 1e3,
-                pacing,
-                heard,
-                on_done,
-            )
-            for stream in range(num_streams)
-        )
-    )
-    heard.busy_cores = (busy_s() - busy_before_s) / (time.perf_counter() - began)
+    length_s = max(len(samples) for samples in utterances) / SAMPLE_RATE_HZ
+    began = time.perf_counter() + 0.1
+    measured = _Measured(began + length_s, began + 2 * length_s)
+
+    async def speak(line: int) -> None:
+        begin, answers = began + rng.random() * length_s, []
+        for stream in (line, line + num_lines):
+            utterance = rng.randrange(len(utterances))
+            call = _Call(system, stream, utterance, begin, pacing, measured, heard)
+            answers += await call.speak(utterances[utterance])
+            begin += length_s
+        await asyncio.gather(*answers, return_exceptions=True)
+        on_done()
+
+    await asyncio.gather(_count_cores(measured, heard), *map(speak, range(num_lines)))
     return heard
 
 
-async def _speak(
-    system: StreamSystem,
-    who: tuple[int, int],
-    utterances: Sequence[Samples],
-    began: float,
-    pacing: Pacing,
-    heard: Heard,
-    on_done: Callable[[], None],
-) -> None:
-    stream, utterance = who
-    num_samples = num_chunks = 0
-    answers = []
-    has_words = False
-    for number, (piece, is_last) in enumerate(_pieces(utterances[utterance], pacing)):
-        num_samples += len(piece)
-        due = began + num_samples / SAMPLE_RATE_HZ
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        heard.lag_s.append(time.perf_counter() - due)
-        num_due = pacing.chunks_of(num_samples)
-        completes_chunk, num_chunks = num_due > num_chunks, num_due
+async def _count_cores(measured: _Measured, heard: Heard) -> None:
+    await _sleep_until(measured.begin)
+    began, busy_before_s, own_before_s = time.perf_counter(), busy_s(), time.process_time()
+    await _sleep_until(measured.end)
+    elapsed_s = time.perf_counter() - began
+    heard.busy_cores = (busy_s() - busy_before_s) / elapsed_s
+    heard.own_cores = (time.process_time() - own_before_s) / elapsed_s
 
-        def note(
-            answer: asyncio.Future[str],
-            due: float = due,
-            completes_chunk: bool = completes_chunk,
-            is_last: bool = is_last,
-        ) -> None:
-            nonlocal has_words
-            if answer.cancelled() or answer.exception() is not None:
-                heard.errors.append(str(answer.exception()))
-                return
-            now = time.perf_counter()
-            if completes_chunk:
-                heard.chunk_s.append(now - due)
-            if answer.result() and not has_words:
-                has_words = True
-                heard.first_s.append(now - began)
-            if is_last:
+
+async def _sleep_until(time_s: float) -> None:
+    await asyncio.sleep(max(0.0, time_s - time.perf_counter()))
+
+
+@dataclass(slots=True)
+class _Call:
+    """One stream of a line.
+
+    began: when it was due to.
+    """
+
+    system: StreamSystem
+    stream: int
+    utterance: int
+    began: float
+    pacing: Pacing
+    measured: _Measured
+    heard: Heard
+    has_words: bool = False
+
+    async def speak(self, samples: Samples) -> list[asyncio.Future[str]]:
+        """Send the stream piece by piece, and return the answers to come; it ends where nothing counts any more."""
+        answers = []
+        num_samples = num_chunks = 0
+        for number, (piece, is_last) in enumerate(_pieces(samples, self.pacing)):
+            num_samples += len(piece)
+            due = self.began + num_samples / SAMPLE_RATE_HZ
+            is_cut = due >= self.measured.end
+            await _sleep_until(due)
+            if self.measured.holds(due):
+                self.heard.lag_s.append(time.perf_counter() - due)
+            num_due = self.pacing.chunks_of(num_samples)
+            completes_chunk, num_chunks = num_due > num_chunks, num_due
+            answer = self.system.send(self.stream, number, piece, is_last or is_cut)
+            answer.add_done_callback(
+                partial(self._note, due, completes_chunk, is_last and not is_cut)
+            )
+            answers.append(answer)
+            if is_cut:
+                break
+        return answers
+
+    def _note(
+        self, due: float, completes_chunk: bool, is_last: bool, answer: asyncio.Future[str]
+    ) -> None:
+        heard = self.heard
+        if answer.cancelled() or answer.exception() is not None:
+            heard.errors.append(str(answer.exception()))
+            return
+        now = time.perf_counter()
+        if completes_chunk and self.measured.holds(due):
+            heard.chunk_s.append(now - due)
+        if answer.result() and not self.has_words:
+            self.has_words = True
+            if self.measured.holds(self.began):
+                heard.first_s.append(now - self.began)
+        if is_last:
+            heard.texts.append((self.utterance, answer.result()))
+            if self.measured.holds(due):
                 heard.final_s.append(now - due)
-                heard.texts.append((utterance, answer.result()))
-
-        answers.append(system.send(stream, number, piece, is_last))
-        answers[-1].add_done_callback(note)
-    await asyncio.gather(*answers, return_exceptions=True)
-    on_done()
 
 
 def _pieces(samples: Samples, pacing: Pacing) -> list[tuple[Samples, bool]]:
@@ -198,6 +236,7 @@ class StreamFigures:
     errors: float
     differing: float
     busy_cores: float
+    own_cores: float
 
 
 def figures_of(heard: Heard, expected: Sequence[str]) -> StreamFigures:
@@ -217,6 +256,7 @@ def figures_of(heard: Heard, expected: Sequence[str]) -> StreamFigures:
         len(heard.errors),
         sum(text != expected[utterance] for utterance, text in heard.texts),
         heard.busy_cores,
+        heard.own_cores,
     )
 
 

@@ -70,7 +70,7 @@ class TestLineUp:
     def test_so_is_one_of_streams(self, tmp_path):
         with pytest.raises(ConfigError, match="sherpa-onnx:1:x', which cannot be read"):
             self.line_up(tmp_path).streams("sherpa-onnx:1:x", None)
-        with pytest.raises(ConfigError, match="it must be one of ours, in-process, sherpa-onnx"):
+        with pytest.raises(ConfigError, match="it must be one of ours, in-process, silent"):
             self.line_up(tmp_path).streams("stock", None)
 
     def test_options_that_nobody_has_are_refused(self, tmp_path):
