@@ -47,7 +47,7 @@ def check_samples(samples: Samples) -> None:
     for start in range(0, len(samples), BLOCK_SAMPLES):
         block = samples[start : start + BLOCK_SAMPLES]
         # In sum no louder than one sample may be: with a NaN it is not. Of a stream's pieces most are as quiet.
-        if len(block) <= SHORT_SAMPLES and float(block @ block) < MAX_AMPLITUDE**2:
+        if len(block) <= SHORT_SAMPLES and float(np.dot(block, block)) < MAX_AMPLITUDE**2:
             continue
         low, high = np.minimum.reduce(block), np.maximum.reduce(block)
         if not (low >= -MAX_AMPLITUDE and high <= MAX_AMPLITUDE):  # a NaN anywhere makes both NaN

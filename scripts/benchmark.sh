@@ -74,7 +74,7 @@ if [ -e "$output/conformer-sweep/conformer.jsonl" ]; then
 fi
 load conformer-throughput 9 150 1 --model conformer --loads --sherpa "$sherpa" \
     --systems "$best" stock:4-8-16:0:1 ours ours-shm in-process sherpa-onnx:1
-load conformer 12 150 250 --model conformer --systems "$best" ours in-process
+load conformer 8 150 250 --model conformer --systems "$best" ours in-process
 costs=$output/conformer-costs.json
 load costs 1 400 1 --model conformer --loads --systems ours --engine "cost_table_path=$PWD/$costs"
 simulate=($python scripts/simulate.py --service "$costs" --lengths librispeech --preferred-batch-size 1 2 4 --cap 4
@@ -131,7 +131,7 @@ perf perf-offline --concurrency-range=1:9:4
 perf perf-offline-rate --request-rate-range=2:8:3
 perf perf-streams --concurrency-range=4:16:12 --sequences
 
-if $quick; then streams=(2 4) seconds=2; else streams=(150 250 350) seconds=8; fi
+if $quick; then streams=(2 4) seconds=2; else streams=(150 250 350) seconds=6; fi
 load streams 5 1 1 --streams "${streams[@]}" --seconds "$seconds" --utterances 8 --sherpa "$sherpa" \
     --systems ours in-process silent sherpa-onnx sherpa-server
 

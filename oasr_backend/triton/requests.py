@@ -162,14 +162,14 @@ def _cut_row(wav: NDArray[np.float32], row: int, num_samples: int) -> Samples:
 
 
 def _kept(samples: Samples) -> Samples:
-    """Return `samples` in memory that stays: their own, unless what holds them is Triton's or much larger than they.
+    """Return `samples` in memory that stays: their own, unless what holds them is Triton's or a quarter larger.
 
     Triton's stub copies an input once it is asked for it, though that is promised nowhere.
     """
     holder: Any = samples
     while isinstance(holder.base, np.ndarray):
         holder = holder.base
-    stays = holder.flags.owndata and holder.nbytes <= 2 * samples.nbytes
+    stays = holder.flags.owndata and 4 * holder.nbytes <= 5 * samples.nbytes
     return samples if stays else samples.copy()
 
 

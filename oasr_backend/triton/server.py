@@ -45,6 +45,11 @@ UNLOAD_TIMEOUT_S = 2.0
 STUB_EXIT_TIMEOUT_S = 3.0
 POLL_INTERVAL_S = 0.1
 
+GRPC_STATES_FLAG = "--grpc-infer-allocation-pool-size"
+GRPC_STATES = 4096
+"""What tritonserver needs for a request over gRPC, it keeps for the next ones, for so many (8 by default). What is
+beyond it frees, while the thread that has sent the answer may still write there, and crashes later."""
+
 _server_numbers = itertools.count()
 # Run by a Python that then becomes tritonserver: the kernel shall kill it when our process is killed. Not a preexec_fn,
 # which crashes where a thread of ours (gRPC's, for one) holds what the forked child needs.
@@ -128,6 +133,8 @@ class TritonServer:
         # Release 24.10 has neither this flag nor the limit that it raises.
         if self.options.allow_http and "--http-max-input-size" in known:
             command.append(f"--http-max-input-size={self.options.http_max_input_bytes}")
+        if GRPC_STATES_FLAG in known and not self.options.has_extra(GRPC_STATES_FLAG):
+            command.append(f"{GRPC_STATES_FLAG}={GRPC_STATES}")
         if ModelControl.is_possible(self.options, known):
             self._control = ModelControl()
             command += self._control.flags(self.options)

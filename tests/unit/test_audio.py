@@ -53,6 +53,7 @@ def with_value(value, index, num_samples=1000):
         ),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_samples_that_are_no_audio_are_refused(samples, text):
     with pytest.raises(ClientError) as caught:
         check_samples(samples)
