@@ -49,7 +49,7 @@ GRPC_STATES_FLAG = "--grpc-infer-allocation-pool-size"
 GRPC_STATES = 4096
 """What tritonserver needs for a request over gRPC, it keeps for the next ones, for so many (8 by default), and frees
 the rest. With 8, release 24.10 crashes now and then where many clients stream and go: a later request is found
-overwritten. By whom was not seen, presumably by a thread that still uses what was freed; with so many kept it was gone."""
+overwritten, presumably by a thread that still uses what was freed, which was not seen. With 4096 it was gone."""
 
 _server_numbers = itertools.count()
 # Run by a Python that then becomes tritonserver: the kernel shall kill it when our process is killed. Not a preexec_fn,
