@@ -5,6 +5,7 @@ It knows nothing of threads or of scheduling.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
@@ -20,6 +21,12 @@ from oasr_backend.models.base import (
 )
 from oasr_backend.segment import Piece
 
+log = logging.getLogger(__name__)
+
+ASK_EVERY_S = 0.25
+"""Triton's answer whether a client is there takes a millisecond on a busy machine: nobody is asked who has waited, or
+waited since he was asked, for less."""
+
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
@@ -27,7 +34,7 @@ class Utterance:
 
     samples: (samples,) float32 in ±1, mono, at `sample_rate_hz`.
     deadline_s: seconds from acceptance after which no answer is wanted; `inf` for none.
-    is_cancelled: asked before a piece is prepared or run, of who has waited a quarter of a second since he was asked.
+    is_cancelled: asked before a piece is prepared or run, of who has waited `ASK_EVERY_S` since he was asked.
     """
 
     request_id: str
@@ -116,6 +123,17 @@ class Job:
     def is_complete(self) -> bool:
         """Every piece has been cut and transcribed."""
         return self.is_exhausted and not self.is_preparing and self.num_unfinished == 0
+
+    def is_cancelled(self, now: float) -> bool:
+        """Tell whether the client is known to be gone; any thread may ask."""
+        if now < self.asked_at + ASK_EVERY_S:
+            return False
+        self.asked_at = now
+        try:
+            return self.utterance.is_cancelled()
+        except Exception:
+            log.exception("request %s: whether it is cancelled is not known", self.request_id)
+            return False
 
     def release(self) -> None:
         """Let go of what an answered job needs no more: rows refer back to it, and would keep its samples."""

@@ -26,7 +26,6 @@ from oasr_backend.audio import (
     check_samples,
 )
 from oasr_backend.config import EngineConfig
-from oasr_backend.engine.asking import Asking
 from oasr_backend.engine.backlog import Backlog
 from oasr_backend.engine.costs import BatchCosts
 from oasr_backend.engine.deadlines import Deadlines
@@ -78,7 +77,6 @@ class OfflineEngine:
         self._jobs: dict[str, Job] = {}
         self._accepting = threading.Lock()
         self._deadlines = Deadlines()
-        self._asking = Asking(clock)
         self._num_threads = config.parallel_batches or recognizer.parallel_batches
         self._rehearsers = rehearsers
         # Dispatched, and not yet taken by a thread.
@@ -189,7 +187,7 @@ class OfflineEngine:
 
     def _prepare_next(self, job: Job) -> None:
         """Prepare one more piece of a job and leave it to the engine, unless nobody waits for it any more."""
-        if self._is_gone(job, inf):
+        if self._is_gone(job):
             return
         try:
             row, is_last = self._next_row(job)
@@ -223,8 +221,7 @@ class OfflineEngine:
 
     def _run_batch(self, rows: Sequence[Row]) -> None:
         """Run a batch and leave what became of each row for who is at the desk next; it never raises."""
-        estimate_s = self._costs.table.batch_time_s(len(rows), max(self._counted_in(rows)))
-        rows = [row for row in rows if not self._is_gone(row.job, estimate_s)]
+        rows = [row for row in rows if not self._is_gone(row.job)]
         if not rows:
             return
         started_at = self._clock()
@@ -252,11 +249,11 @@ class OfflineEngine:
                 return [ServerError(f"request {ids}: transcribing failed: {error!r}")]
         return [self._transcribe([row])[0] for row in rows]
 
-    def _is_gone(self, job: Job, work_s: float) -> bool:
+    def _is_gone(self, job: Job) -> bool:
         """Tell whether nobody waits for a job any more; who is at the desk next then answers it so."""
         if job.is_answered:
             return True
-        is_cancelled = self._asking.is_cancelled(job, work_s)
+        is_cancelled = job.is_cancelled(self._clock())
         if is_cancelled:
             self._inbox.leave(lambda: self._fail(job, CancelledError("the request was cancelled")))
         return is_cancelled

@@ -300,11 +300,19 @@ class Held:
 
     def __init__(self, folder: Path, server: TritonServer) -> None:
         self.hold_file = folder / "1" / "hold"
+        self.model = folder.name
         self.server = server
         self.client = Client(server, folder.name)
 
     def hold(self):
+        """Hold batches from now on, none of which is left of what came before."""
+        self.wait_for_backlog(0)
         self.hold_file.touch()
+
+    def wait_for_backlog(self, num_requests):
+        """Return once so many are in the model; its metric is up to half a second late."""
+        name = f'oasr_backlog_requests{{model="{self.model}"}}'
+        wait_until(lambda: metrics(self.server).get(name, 0) == num_requests)
 
     def release(self):
         self.hold_file.unlink(missing_ok=True)
@@ -354,9 +362,7 @@ def test_a_request_that_makes_the_runtime_raise_fails_alone(holding, alone):
 
     sender = threading.Thread(target=send)
     sender.start()
-    wait_until(
-        lambda: metrics(holding.server).get('oasr_backlog_requests{model="asr_offline"}') == 5
-    )
+    holding.wait_for_backlog(5)
     holding.release()
     sender.join(120)
     *good, bad = results["answers"]
@@ -445,7 +451,7 @@ def test_an_id_that_is_no_text_is_refused_and_harms_no_neighbour(holding, alone)
         target=lambda: good.update(answers=holding.client.transcribe_at_once([samples] * 6))
     )
     sender.start()
-    time.sleep(0.3)
+    holding.wait_for_backlog(6)
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=30)
     assert caught.value.code == 400
@@ -461,16 +467,14 @@ def test_a_cancelled_request_does_not_run(holding, alone):
     name = 'oasr_requests_total{model="asr_offline",outcome="cancelled"}'
     first = threading.Thread(target=holding.client.transcribe, args=(alone["001.wav"][0],))
     first.start()
-    wait_until(
-        lambda: metrics(holding.server).get('oasr_backlog_requests{model="asr_offline"}', 0) >= 1
-    )
+    holding.wait_for_backlog(1)
     call = holding.client.triton.async_infer(
         callback=lambda result, error: cancelled.set(), **holding.client.request([samples])
     )
-    time.sleep(0.3)
+    holding.wait_for_backlog(2)
     call.cancel()
     assert cancelled.wait(30)
-    time.sleep(0.3)
+    time.sleep(1.0)  # nothing tells when the server has heard of it
     holding.release()
     first.join(60)
     wait_until(lambda: metrics(holding.server).get(name) == 1)
@@ -484,8 +488,9 @@ def test_a_request_past_its_deadline_is_unavailable(holding, alone):
     late = threading.Thread(
         target=lambda: results.append(holding.client.try_transcribe(samples, deadline_ms=50))
     )
-    time.sleep(0.3)
+    holding.wait_for_backlog(1)
     late.start()
+    holding.wait_for_backlog(2)
     time.sleep(0.5)
     holding.release()
     late.join(60)
@@ -514,7 +519,7 @@ def test_stopping_under_load_answers_what_was_accepted_and_leaves_the_learnt_cos
         target=lambda: results.extend(holding.client.transcribe_at_once([samples] * 12))
     )
     sender.start()
-    wait_until(lambda: metrics(server).get('oasr_backlog_requests{model="asr_offline"}') == 12)
+    holding.wait_for_backlog(12)
     server.terminate()
     time.sleep(0.5)
     holding.release()

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from oasr_backend.config import EngineConfig
-from oasr_backend.engine.asking import ASK_EVERY_S
 from oasr_backend.engine.inbox import Inbox
-from oasr_backend.engine.job import Utterance
+from oasr_backend.engine.job import ASK_EVERY_S, Job, Utterance
 from oasr_backend.engine.metrics import MemoryMetrics
 from oasr_backend.engine.offline import OfflineEngine
 from oasr_backend.errors import (
@@ -273,6 +272,15 @@ def test_who_waits_is_asked_seldom_whether_he_still_wants_an_answer():
     )  # of 0.11 s each: 3 begin within a quarter of a second
     assert len(asked_at) == 7
     assert min(asked_at) - started_at >= ASK_EVERY_S
+
+
+def test_who_was_asked_is_not_asked_again_at_once():
+    asked = []
+    utterance = Utterance("a", np.zeros(0, np.float32), is_cancelled=lambda: asked.append(1))
+    job = Job(utterance, print, duration_s=0.0, accepted_at=5.0, deadline_at=np.inf, asked_at=5.0)
+    for half in range(7):
+        job.is_cancelled(5.0 + ASK_EVERY_S * half / 2)
+    assert len(asked) == 3
 
 
 def test_a_result_is_delivered_before_it_is_counted():
