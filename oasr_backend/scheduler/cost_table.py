@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -35,8 +37,22 @@ Sums = tuple[float, float, float, float, float]
 
 NO_SUMS: Sums = (0.0, 0.0, 0.0, 0.0, 0.0)
 
-MAX_KNOWN = 1 << 16
-"""Batches whose time is kept once it is worked out."""
+MAX_KNOWN = 1 << 12
+"""Lengths of which the time of a batch is kept once it is worked out, for each number of rows."""
+
+
+class _Row(dict[int, float]):
+    """What batches of so many rows take by their longest one, each worked out when it is first asked for."""
+
+    def __init__(self, work_out: Callable[[int], float]) -> None:
+        super().__init__()
+        self._work_out = work_out
+
+    def __missing__(self, longest: int) -> float:
+        if len(self) >= MAX_KNOWN:
+            self.clear()
+        time_s = self[longest] = self._work_out(longest)
+        return time_s
 
 
 class CostTable:
@@ -49,7 +65,7 @@ class CostTable:
         self._grid: dict[int, list[tuple[int, float]]] = {}
         self._rungs: list[int] = []
         # What was read off the grid before: selections ask for the same batches again and again.
-        self._known: dict[tuple[int, int], float] = {}
+        self._known: dict[int, _Row] = {}
         self._sums: Sums = NO_SUMS
         self._offset_s, self._scale = 0.0, 1.0
 
@@ -109,6 +125,19 @@ class CostTable:
             return None
         return self._offset_s + self._scale * self._fixed_s, self._scale * self._slope_s
 
+    def batch_times_s(self, num_rows: int, lengths: Sequence[int]) -> list[float]:
+        """Return `batch_time_s` of so many rows for each longest row, quickly."""
+        offset_s, scale = self._offset_s, self._scale
+        if self._grid:
+            row = self._row(num_rows)
+            times_s = [offset_s + scale * row[longest] for longest in lengths]
+        else:
+            fixed_s, frame_s = self._fixed_s, self._slope_s * num_rows
+            times_s = [offset_s + scale * (fixed_s + frame_s * longest) for longest in lengths]
+        if min(times_s, default=MIN_TIME_S) < MIN_TIME_S:
+            return [max(MIN_TIME_S, time_s) for time_s in times_s]
+        return times_s
+
     def as_dict(self) -> dict[str, Any]:
         """Return the whole table as plain data, for a file; `from_dict` reads it."""
         return {
@@ -139,12 +168,13 @@ class CostTable:
     def _base_s(self, num_rows: int, longest: int) -> float:
         if not self._grid:
             return self._fixed_s + self._slope_s * num_rows * longest
-        time_s = self._known.get((num_rows, longest))
-        if time_s is None:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            time_s = self._known[num_rows, longest] = self._measured_s(num_rows, longest)
-        return time_s
+        return self._row(num_rows)[longest]
+
+    def _row(self, num_rows: int) -> _Row:
+        row = self._known.get(num_rows)
+        if row is None:
+            row = self._known[num_rows] = _Row(partial(self._measured_s, num_rows))
+        return row
 
     def _measured_s(self, num_rows: int, longest: int) -> float:
         index = bisect_left(self._rungs, num_rows)

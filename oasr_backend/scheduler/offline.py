@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
+from operator import attrgetter
 
 from oasr_backend.request import FRAMES_PER_SECOND, NO_TICKET, Request
 from oasr_backend.scheduler.fairness import Tenant, TenantShares
@@ -16,6 +17,8 @@ from oasr_backend.scheduler.limits import Limits
 from oasr_backend.scheduler.policies import Context, make_policy
 from oasr_backend.scheduler.policies.base import fill_in_order, fill_with_peers
 from oasr_backend.scheduler.queue import WaitingQueue
+
+_arrival = attrgetter("arrival_time", "request_id")
 
 
 class _Lane:
@@ -178,7 +181,3 @@ class OfflineBacklog:
         if self._shares is not None:
             self._everyone.remove(request)
         request.ticket = NO_TICKET
-
-
-def _arrival(request: Request) -> tuple[float, str]:
-    return request.arrived, request.request_id

@@ -6,6 +6,7 @@ from oasr_backend.config import EngineConfig
 from oasr_backend.errors import ConfigError
 from oasr_backend.request import Request, RequestState
 from oasr_backend.scheduler import CostTable, Scheduler
+from oasr_backend.scheduler.cost_table import MAX_KNOWN
 from tests.fakes import FakeClock
 
 
@@ -320,6 +321,21 @@ class TestUpdates:
 class TestCostTable:
     def test_the_prior_is_ten_milliseconds_and_two_a_padded_second(self):
         assert CostTable().batch_time_s(4, 250) == pytest.approx(0.010 + 0.002 * 10)
+
+    @pytest.mark.parametrize("measured", [False, True])
+    def test_the_times_of_many_lengths_are_those_of_each(self, measured):
+        table = CostTable()
+        if measured:
+            for rows, seconds in ((1, 0.1), (4, 0.3)):
+                table.measure(rows, 100, seconds)
+                table.measure(rows, 1000, 9 * seconds)
+        table.observe(4, 1000, 0.5)
+        lengths = [*range(0, 3 * MAX_KNOWN, 7), 100, 50, 1000]
+        for rows in (1, 3, 8):
+            one_by_one = [table.batch_time_s(rows, longest) for longest in lengths]
+            assert table.batch_times_s(rows, lengths) == one_by_one
+            assert min(one_by_one) > 0
+        assert table.batch_times_s(1, []) == []
 
     def test_the_fit_finds_the_true_line(self):
         table = CostTable()

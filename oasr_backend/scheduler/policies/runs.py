@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 
 from oasr_backend.request import Request
-from oasr_backend.scheduler.cost_table import MIN_TIME_S
+from oasr_backend.scheduler.cost_table import MIN_TIME_S, CostTable
 from oasr_backend.scheduler.ladder import Ladder
 from oasr_backend.scheduler.limits import Limits
 from oasr_backend.scheduler.policies.base import Context, Policy
@@ -33,17 +33,34 @@ class Runs:
         self._sums = [0, *accumulate(self.lengths)]
         self._limits = limits
 
-    def starts(self, size: int) -> range:
-        """Return where the runs of that size begin, the shorter audio first."""
-        return range(max(0, self.anchor - size + 1), min(self.anchor, len(self.lengths) - size) + 1)
+    def starts(self, size: int) -> Sequence[int]:
+        """Return where the admitted runs of that size begin, the shorter audio first."""
+        lengths, limits = self.lengths, self._limits
+        first, last = max(0, self.anchor - size + 1), min(self.anchor, len(lengths) - size)
+        if first > last:
+            return ()
+        least = self._sums[first + size] - self._sums[first]
+        # None is worse than one of the first run's rows beside the longest of all.
+        if limits.admits(size, lengths[first], lengths[last + size - 1], least):
+            return range(first, last + 1)
+        return [start for start in range(first, last + 1) if self._is_admitted(start, size)]
 
     def wasted(self, start: int, size: int) -> int:
         """Return the frames of padding of a run."""
         total = self._sums[start + size] - self._sums[start]
         return self.lengths[start + size - 1] * size - total
 
-    def is_admitted(self, start: int, size: int) -> bool:
-        """Tell whether the limits admit a run."""
+    def widest(self, end: int, max_size: int) -> int:
+        """Return where the widest admitted run begins whose longest row is at `end`; beyond that where none is."""
+        first = max(0, end - max_size + 1)
+        if self._is_admitted(first, end - first + 1):
+            return first  # and so are all within it
+        start = self.anchor + 1
+        while start > first and self._is_admitted(start - 1, end - start + 2):
+            start -= 1
+        return start
+
+    def _is_admitted(self, start: int, size: int) -> bool:
         total = self._sums[start + size] - self._sums[start]
         longest = self.lengths[start + size - 1]
         return self._limits.admits(size, self.lengths[start], longest, total)
@@ -91,8 +108,7 @@ class Window(_RunsPolicy):
 
     def _choose(self, runs: Runs, sizes: Sequence[int]) -> tuple[int, int] | None:
         for size in reversed(sizes):
-            starts = [start for start in runs.starts(size) if runs.is_admitted(start, size)]
-            if starts:
+            if starts := runs.starts(size):
                 return min(starts, key=lambda start: runs.wasted(start, size)), size
         return None
 
@@ -118,7 +134,7 @@ class Cost(_RunsPolicy):
         if costs.line is not None and not self._ladder.preferred and self._longer_is_larger:
             ranked = _ranked_on_a_line(runs, worth, sizes[-1], *costs.line)
         else:
-            ranked = _ranked(runs, worth, sizes, costs.batch_time_s)
+            ranked = _ranked(runs, worth, sizes, costs)
         best = _best(ranked, self.context.config.cost_margin)
         return None if best is None else (best[2], best[1])
 
@@ -137,17 +153,18 @@ def _smallest_first(run: Ranked) -> tuple[int, float, int]:
 
 
 def _ranked(
-    runs: Runs,
-    worth: Sequence[float],
-    sizes: Sequence[int],
-    batch_time_s: Callable[[int, int], float],
+    runs: Runs, worth: Sequence[float], sizes: Sequence[int], costs: CostTable
 ) -> Iterator[Ranked]:
-    """Yield every admitted run of the given sizes."""
+    """Yield the best admitted run of each of the given sizes."""
     for size in sizes:
-        for start in runs.starts(size):
-            if runs.is_admitted(start, size):
-                time_s = batch_time_s(size, runs.lengths[start + size - 1])
-                yield (worth[start] - worth[start + size]) / time_s, size, start
+        if starts := runs.starts(size):
+            times_s = costs.batch_times_s(size, [runs.lengths[at + size - 1] for at in starts])
+            rates = [
+                (worth[start] - worth[start + size]) / time_s
+                for start, time_s in zip(starts, times_s, strict=True)
+            ]
+            best = min(rates)
+            yield best, size, starts[rates.index(best)]
 
 
 def _ranked_on_a_line(
@@ -161,10 +178,8 @@ def _ranked_on_a_line(
     for end in range(runs.anchor, min(len(runs.lengths), runs.anchor + max_size)):
         row_s = slope_s * runs.lengths[end]
         lowest = 0.0
-        for start in range(runs.anchor, max(-1, end - max_size), -1):
+        for start in range(runs.anchor, runs.widest(end, max_size) - 1, -1):
             size = end - start + 1
-            if not runs.is_admitted(start, size):
-                break
             rate = (worth[start] - worth[end + 1]) / max(MIN_TIME_S, fixed_s + row_s * size)
             if rate >= lowest:
                 break
