@@ -15,6 +15,13 @@ from oasr_backend.errors import ConfigError
 
 T = TypeVar("T")
 
+ONLY_OF_STREAMS = ("streaming_cohort_admit", "max_streams", "max_buffered_s", "max_idle_s")
+ONLY_OF_UTTERANCES = (
+    *("max_batch_frames", "length_bucket_ratio", "max_offline_pad_ratio", "length_window_factor"),
+    *("cost_exponent", "cost_margin", "cost_table_path", "max_waiting_mb", "max_audio_s"),
+)
+"""Options that only one of the two engines heeds."""
+
 JOB_SIZES = ("frames", "tokens", "vad")
 
 
@@ -221,4 +228,4 @@ def _read_one(name: str, text: str, hint: Any) -> Any:
     try:
         return reader(text.strip())
     except (ValueError, KeyError):
-        raise ConfigError(f"{name} is {text!r}; it must be {allowed}") from None
+        raise ConfigError(f"{name} is {text!r}; it must be {allowed}: correct it") from None

@@ -6,6 +6,12 @@ caller_directory=$PWD
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 
+for argument in "$@"; do
+    if [ "$argument" = --help ] || [ "$argument" = -h ]; then # which installs nothing
+        python=$(find_python)
+        PYTHONPATH=$PWD exec "$python" -m oasr_backend.triton.launcher --help
+    fi
+done
 # NVIDIA's container and machines like it bring their own tritonserver.
 if command -v tritonserver >/dev/null || [ -x /opt/tritonserver/bin/tritonserver ]; then
     prepare_environment base

@@ -35,6 +35,7 @@ from oasr_backend.errors import (
     AsrError,
     CancelledError,
     ClientError,
+    ConfigError,
     ServerError,
     UnavailableError,
 )
@@ -68,6 +69,13 @@ class StreamingEngine:
         clock: Clock = time.monotonic,
         workers: Executor | None = None,
     ) -> None:
+        """Raises ConfigError where `max_buffered_s` cannot hold what the model needs."""
+        least_s = 2 * model.chunk_frames / FRAMES_PER_SECOND
+        if config.max_buffered_s < least_s:
+            raise ConfigError(
+                f"max_buffered_s is {config.max_buffered_s:g}; it must be at least {least_s:g}, two encoder chunks of "
+                "this model, or none would ever be whole: raise it"
+            )
         self._config = config
         self._model = model
         self._metrics = metrics if metrics is not None else MemoryMetrics()

@@ -359,5 +359,5 @@ def _load(folder: str, config: WhisperConfig) -> Any:
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"the Whisper model in {folder} cannot be loaded on device {device!r} with compute_type "
-            f"{compute_type!r}: {error}"
+            f"{compute_type!r}: {error}: correct device or compute_type ('auto' takes what is there), or model_dir"
         ) from error

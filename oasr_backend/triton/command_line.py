@@ -16,6 +16,8 @@ from oasr_backend.triton.options import (
 )
 from oasr_backend.triton.preflight import DEFAULT_MIN_SHARED_MEMORY_MIB
 
+PRINT_COMMAND = "--print-command"
+
 _EPILOG = (
     "Every other flag goes to tritonserver as it is, for example --log-verbose=1 (which also shows "
     "the CUDA messages left out on machines without a GPU)."
@@ -30,6 +32,7 @@ def parse_options(arguments: Sequence[str]) -> ServerOptions:
             f"Argument {extra_flags[0]!r} is not a flag. A model repository is named by --model-repository DIR"
         )
     values = vars(known)
+    del values["print_command"]
     repositories = tuple(values.pop("model_repository") or ()) or _default_repository()
     return ServerOptions(model_repositories=repositories, extra_flags=tuple(extra_flags), **values)
 
@@ -54,6 +57,11 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         metavar="DIR",
         help="a folder of models, may be given several times; this checkout's own by default",
+    )
+    parser.add_argument(
+        PRINT_COMMAND,
+        action="store_true",
+        help="print the tritonserver command, with the variables that it needs, and start nothing",
     )
     _add_endpoints(parser)
     _add_limits(parser)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TextIO
 
-from oasr_backend.triton.command_line import parse_options
+from oasr_backend.triton.command_line import PRINT_COMMAND, parse_options
 from oasr_backend.triton.installation import LaunchError
 from oasr_backend.triton.server import TritonServer, describe_exit
 from oasr_backend.triton.watch import ModelWatch
@@ -31,6 +31,7 @@ GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 START_FAILURE = re.compile(
     r"(?P<load>failed to load '[^']*' version .*?)(\\n\\nAt:|\"?$)"
     r"|(?P<flag>(unrecognized|ambiguous) option .*|option .* (requires|doesn't allow) .*|Use of '.*' requires .*)"
+    r"|Poll failed for (?P<poll>model directory '[^']*': (?!failed to read text proto).*?)\"?$"
     r"|\[libprotobuf ERROR [^\]]*\] (?P<config>Error parsing .*)"
 )
 # `timeout` and some supervisors send one signal twice within milliseconds; a person presses Ctrl+C again later.
@@ -42,9 +43,13 @@ READY_TIMEOUT_S = 7 * 24 * 3600.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal or a fault; return the exit code, 0 after SIGTERM or SIGINT."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        options = parse_options(sys.argv[1:] if arguments is None else arguments)
-        return Launcher(TritonServer(options, log=subprocess.PIPE)).run()
+        server = TritonServer(parse_options(arguments), log=subprocess.PIPE)
+        if PRINT_COMMAND in arguments:
+            _say(server.shell_command())
+            return 0
+        return Launcher(server).run()
     except LaunchError as error:
         _complain(f"{error}.")
         return 1

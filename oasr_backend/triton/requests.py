@@ -73,7 +73,7 @@ def _read(parameters_json: str) -> RequestOptions:
         if name not in PARAMETER_NAMES:
             raise ClientError(
                 f"parameter {shown(name)} (value {shown(value)}) is unknown; known are "
-                f"{', '.join(PARAMETER_NAMES)}: correct or remove it"
+                f"{', '.join(PARAMETER_NAMES)} (this one not with streams): correct or remove it"
             )
     deadline_ms = _whole_number(known, "deadline_ms", None, least=1, most=MAX_DEADLINE_MS)
     priority = _whole_number(known, "priority", 0, most=MAX_NUMBER)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -126,6 +127,23 @@ class TritonServer:
     def command(self) -> list[str]:
         """Return the command line that `start` runs."""
         known = known_flags(self.installation, self._environment)
+        command = self._plain_command(known)
+        if ModelControl.is_possible(self.options, known):
+            self._control = ModelControl()
+            command += self._control.flags(self.options)
+        return [
+            *command,
+            f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
+        ]
+
+    def shell_command(self) -> str:
+        """Return what a shell runs to start the same server without us: nobody then starts it anew or drains it."""
+        names = [name for name, text in self._environment.items() if os.environ.get(name) != text]
+        variables = [f"{name}={shlex.quote(self._environment[name])}" for name in sorted(names)]
+        command = self._plain_command(known_flags(self.installation, self._environment))
+        return " ".join([*variables, shlex.join(command)])
+
+    def _plain_command(self, known: frozenset[str]) -> list[str]:
         command = [str(self.installation.binary), *self.options.flags()]
         if self.installation.backend_directory and not self.options.has_extra(
             "--backend-directory"
@@ -136,13 +154,7 @@ class TritonServer:
             command.append(f"--http-max-input-size={self.options.http_max_input_bytes}")
         if GRPC_STATES_FLAG in known and not self.options.has_extra(GRPC_STATES_FLAG):
             command.append(f"{GRPC_STATES_FLAG}={GRPC_STATES}")
-        if ModelControl.is_possible(self.options, known):
-            self._control = ModelControl()
-            command += self._control.flags(self.options)
-        return [
-            *command,
-            f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
-        ]
+        return command
 
     def start(self) -> None:
         """Start the process after `check`; it is not ready yet. Raises LaunchError. Once it has gone: starts anew."""

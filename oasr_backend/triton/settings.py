@@ -5,19 +5,31 @@ The one place for configuration: the batch sizes are Triton's own fields, everyt
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oasr_backend.config import EngineConfig, option_names, read_options
+from oasr_backend.config import (
+    ONLY_OF_STREAMS,
+    ONLY_OF_UTTERANCES,
+    EngineConfig,
+    option_names,
+    read_options,
+)
 from oasr_backend.errors import ConfigError
 from oasr_backend.models import FAMILIES, Family
+
+log = logging.getLogger(__name__)
 
 FROM_TRITON = ("max_batch_size", "preferred_batch_size")
 """Options that Triton has fields of its own for."""
 
 FROM_MODEL = ("fixed_window_frames",)
 """Options that follow from the loaded model."""
+
+TRITONS_IDLE_US = 1_000_000
+"""What Triton takes where `max_sequence_idle_microseconds` is not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +67,18 @@ def read_settings(model_config: Mapping[str, Any]) -> Settings:
     parameters = {
         key: value["string_value"] for key, value in model_config.get("parameters", {}).items()
     }
-    family = _read_family(parameters.pop("model_family", "whisper"))
+    family_name = parameters.pop("model_family", "whisper")
+    family = _read_family(family_name)
+    has_streams = "sequence_batching" in model_config
+    if has_streams and family.load_streams is None:
+        streaming = ", ".join(sorted(name for name, each in FAMILIES.items() if each.load_streams))
+        raise ConfigError(
+            f"model_family is {family_name!r}, which cannot stream; of streams it must be one of {streaming}: choose "
+            "one, or serve this one as whole utterances (model_repository/asr_offline)"
+        )
     own_names = option_names(EngineConfig)
-    _check_names(parameters, family, own_names)
+    _check_names(parameters, family_name, own_names)
+    _warn_of_idle_options(parameters, has_streams)
     max_batch_size = int(model_config.get("max_batch_size", 0))
     if max_batch_size < 1:
         raise ConfigError(f"max_batch_size is {max_batch_size}; it must be at least 1: raise it")
@@ -106,6 +127,16 @@ def check_streaming(model_config: Mapping[str, Any], config: EngineConfig) -> No
             f"max_candidate_sequences is {num_candidates}; it must be above max_streams and max_waiting together "
             f"({most}), or Triton holds streams back that the scheduler should see: raise it"
         )
+    idle_us = int(model_config["sequence_batching"].get("max_sequence_idle_microseconds", 0))
+    idle_s = (idle_us or TRITONS_IDLE_US) / 1e6
+    if idle_s < config.max_idle_s:
+        log.warning(
+            "max_idle_s is %g, but Triton forgets a stream that sends nothing for %g s "
+            "(max_sequence_idle_microseconds): a later chunk is refused then; raise that to %d, or lower max_idle_s",
+            config.max_idle_s,
+            idle_s,
+            round(config.max_idle_s * 1e6),
+        )
 
 
 def _bounds_queue(batching: Mapping[str, Any]) -> bool:
@@ -119,22 +150,38 @@ def _bounds_queue(batching: Mapping[str, Any]) -> bool:
 def _read_family(name: str) -> Family:
     if name not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
-        raise ConfigError(f"model_family is {name!r}; it must be one of {known}")
+        raise ConfigError(
+            f"model_family is {name!r}; it must be one of {known}: choose one of them"
+        )
     return FAMILIES[name]
 
 
-def _check_names(parameters: Mapping[str, str], family: Family, own_names: list[str]) -> None:
+def _check_names(parameters: Mapping[str, str], family_name: str, own_names: list[str]) -> None:
     for name in FROM_TRITON:
         if name in parameters:
             raise ConfigError(
                 f"parameters hold {name} = {parameters[name]!r}; it is a field of config.pbtxt itself: "
                 "set max_batch_size there, and preferred_batch_size in dynamic_batching or sequence_batching.oldest"
             )
-    known = {*own_names, *option_names(family.options), "model_family"}
+    known = {*own_names, *option_names(FAMILIES[family_name].options), "model_family"}
     known -= {*FROM_TRITON, *FROM_MODEL}
+    unknown = parameters.keys() - known
+    for other_name, other in FAMILIES.items():
+        if foreign := sorted(unknown & set(option_names(other.options))):
+            raise ConfigError(
+                f"parameters hold {', '.join(foreign)}, for models of model_family {other_name!r}; this one's is "
+                f"{family_name!r}: remove them"
+            )
     for name, value in parameters.items():
         if name not in known:
             raise ConfigError(
                 f"parameters hold {name} = {value!r}, which is no option; it must be one of "
                 f"{', '.join(sorted(known))}: correct or remove it"
             )
+
+
+def _warn_of_idle_options(parameters: Mapping[str, str], has_streams: bool) -> None:
+    """Say which options do nothing here."""
+    for name in parameters.keys() & set(ONLY_OF_UTTERANCES if has_streams else ONLY_OF_STREAMS):
+        others = "whole utterances" if has_streams else "streams"
+        log.warning("parameters hold %s, which is for %s: it does nothing here", name, others)

@@ -18,7 +18,7 @@ from oasr_backend.allocator import freeze_loaded_objects, prepare_heap
 from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.engine.stream import Chunk, ChunkResult, StreamRequest
 from oasr_backend.engine.streaming import StreamingEngine, idle_text
-from oasr_backend.errors import AsrError, ClientError, ConfigError, ServerError, shown
+from oasr_backend.errors import AsrError, ClientError, ServerError, shown
 from oasr_backend.spans import span
 from oasr_backend.triton.logs import log_to_triton
 from oasr_backend.triton.metrics import TritonMetrics
@@ -56,10 +56,7 @@ class StreamModel:
         self._config = settings.engine_config(fixed_window_frames=None)
         check_streaming(model_config, self._config)
         load = settings.family.load_streams
-        if load is None:
-            raise ConfigError(
-                "this model_family cannot stream: set model_family to ctc, or serve it as whole utterances"
-            )
+        assert load is not None, "read_settings refuses a family without streams"
         model = load(
             settings.family_options, self._config.max_streams or self._config.max_batch_size
         )

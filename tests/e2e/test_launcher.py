@@ -133,6 +133,37 @@ def ask_by(module, client, value: float) -> float:
     return float(client.infer("late", [tensor]).as_numpy("Y")[0, 0])
 
 
+def test_the_printed_command_starts_the_same_server_by_hand(launch):
+    printed = launch("echo", "--print-command")
+    assert printed.wait() == 0
+    [command] = printed.lines
+    by_hand = subprocess.Popen(
+        ["sh", "-c", f"exec env {command}"],
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        url = f"http://localhost:{printed.http_port}/v2/models/echo/ready"
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not is_ok(url):
+            assert by_hand.poll() is None, "it ended"
+            assert time.monotonic() < deadline, "it was not ready in time"
+            time.sleep(0.1)
+        by_hand.terminate()
+        assert by_hand.wait(STOP_TIMEOUT_S) == 0
+    finally:
+        by_hand.kill()
+
+
+def is_ok(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
 def test_says_when_it_is_ready_and_where_and_stops_with_exit_code_0(launch):
     server = launch("echo")
     line = server.wait_for("Ready after")

@@ -110,7 +110,7 @@ def test_two_hundred_requests_at_once_all_come_back_right_in_preferred_sizes(ser
 
 LIMIT_S = 7200
 TEN_MS = np.full(160, 0.1, np.float32)
-KNOWN = "sample_rate, language, task, priority, scheduling_priority, tenant, deadline_ms"
+KNOWN = "sample_rate, language, task, priority, scheduling_priority, tenant, deadline_ms (this one not with streams)"
 
 BAD = [
     (

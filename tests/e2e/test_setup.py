@@ -71,6 +71,21 @@ def prepared(shared):
     return shared
 
 
+def test_asking_for_help_installs_nothing(checkout):
+    (checkout.root / "oasr_backend").symlink_to(ROOT / "oasr_backend")
+    result = subprocess.run(
+        ["./scripts/serve.sh", "--http-port", "1", "--help"],
+        cwd=checkout.root,
+        env={**os.environ, "PYTHON": str(BASE_PYTHON)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "--model-repository DIR" in result.stdout
+    assert not (checkout.root / ".venv").exists()
+
+
 def fake_python(path: Path, version: str, *, refuses: str = "nothing at all") -> Path:
     """Write a python3 that says `version`, lets every check pass but one that mentions `refuses`."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -426,6 +426,10 @@ class TestLog:
                 'Error parsing text-format Config: 4:2: no field "x".',
             ),
             (
+                b"E1201 manager.cc:1460] \"Poll failed for model directory 'a': size must be positive\"\n",
+                "model directory 'a': size must be positive",
+            ),
+            (
                 b"Use of '--load-model' requires setting '--model-control-mode=explicit' as well\n",
                 "Use of '--load-model' requires setting '--model-control-mode=explicit' as well",
             ),
@@ -435,6 +439,15 @@ class TestLog:
         log = LogFilter(hide_noise=True)
         list(log.keep([line, b"+---+\n"]))
         assert log.failure == reason
+
+    def test_where_the_file_cannot_be_read_the_reason_is_what_is_wrong_in_it(self):
+        log = LogFilter(hide_noise=True)
+        lines = [
+            b"[libprotobuf ERROR text_format.cc:337] Error parsing text-format Config: 43:25: Expected integer\n",
+            b"E1201 manager.cc:1460] \"Poll failed for model directory 'a': failed to read text proto from a\"\n",
+        ]
+        list(log.keep(lines))
+        assert log.failure == "Error parsing text-format Config: 43:25: Expected integer"
 
     def test_reason_of_a_failed_load_is_kept_for_the_last_line(self):
         log = LogFilter(hide_noise=True)

@@ -195,7 +195,7 @@ def error_of(simulate, capsys, *arguments):
             ["--max-wait-time", "1", "--option", "max_wait_time=2"],
             "max_wait_time is given twice, as '1' and '2': give one",
         ),
-        (["--max-wait-time", "soon"], "max_wait_time is 'soon'; it must be a number"),
+        (["--max-wait-time", "soon"], "max_wait_time is 'soon'; it must be a number: correct it"),
         (
             ["--preferred-batch-size", "32"],
             (

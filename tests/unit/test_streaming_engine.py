@@ -15,6 +15,7 @@ from oasr_backend.engine.streaming import StreamingEngine
 from oasr_backend.errors import (
     CancelledError,
     ClientError,
+    ConfigError,
     ServerError,
     UnavailableError,
 )
@@ -210,6 +211,15 @@ def test_a_full_buffer_refuses_the_chunk_and_the_stream_goes_on():
     h.feed("a", speech(3), is_last=True)
     h.run()
     assert h.texts("a") == ["1 2", "1 2 3"]
+
+
+def test_a_buffer_that_holds_no_two_encoder_chunks_is_refused():
+    with pytest.raises(ConfigError) as error:
+        Harness(max_buffered_s=0.1)
+    assert str(error.value) == (
+        "max_buffered_s is 0.1; it must be at least 0.2, two encoder chunks of this model, or none would ever be "
+        "whole: raise it"
+    )
 
 
 def test_a_chunk_that_no_waiting_can_make_fit_is_the_clients_mistake():

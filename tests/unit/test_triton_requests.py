@@ -11,7 +11,7 @@ import pytest
 from oasr_backend.errors import ClientError
 from oasr_backend.triton.requests import RequestOptions, read_options, read_rows
 
-KNOWN = "sample_rate, language, task, priority, scheduling_priority, tenant, deadline_ms"
+KNOWN = "sample_rate, language, task, priority, scheduling_priority, tenant, deadline_ms (this one not with streams)"
 
 
 @pytest.mark.parametrize(

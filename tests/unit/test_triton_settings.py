@@ -11,7 +11,7 @@ from oasr_backend.config import EngineConfig
 from oasr_backend.errors import ConfigError
 from oasr_backend.models.whisper import WhisperConfig
 from oasr_backend.scheduler import Scheduler
-from oasr_backend.triton.settings import read_settings
+from oasr_backend.triton.settings import check_streaming, read_settings
 
 ROOT = Path(__file__).parents[2]
 POLICIES = ["fcfs", "bucket", "window", "sjf", "hrrn", "cost", "adaptive"]
@@ -98,7 +98,10 @@ def test_the_shipped_policy_is_cost():
             model_config(max_wating="3"),
             "parameters hold max_wating = '3', which is no option; it must be one of ",
         ),
-        (model_config(max_waiting="many"), "max_waiting is 'many'; it must be a whole number"),
+        (
+            model_config(max_waiting="many"),
+            "max_waiting is 'many'; it must be a whole number: correct it",
+        ),
         (model_config(max_waiting="0"), "max_waiting is 0; it must be at least 1: raise it"),
         (model_config(max_wait_time="nan"), "max_wait_time is 'nan'; it must be a number"),
         (
@@ -124,7 +127,18 @@ def test_the_shipped_policy_is_cost():
         ),
         (
             model_config(model_family="kaldi"),
-            "model_family is 'kaldi'; it must be one of ctc, whisper",
+            "model_family is 'kaldi'; it must be one of ctc, whisper: choose one of them",
+        ),
+        (
+            model_config(model_family="ctc", vad_filter="true", device="auto", beam_size="1"),
+            (
+                "parameters hold device, vad_filter, for models of model_family 'whisper'; this one's is 'ctc': "
+                "remove them"
+            ),
+        ),
+        (
+            model_config() | {"sequence_batching": {}},
+            "model_family is 'whisper', which cannot stream; of streams it must be one of ctc: choose one, or ",
         ),
         (
             model_config(max_batch_size=4, sizes=(1, 8)),
@@ -163,3 +177,35 @@ def test_whether_triton_bounds_its_queue_is_known(batching, bounded):
     config = model_config()
     config["dynamic_batching"] |= batching
     assert read_settings(config).bounds_triton_queue is bounded
+
+
+def test_an_option_of_the_other_engine_is_warned_of(caplog):
+    read_settings(model_config(max_idle_s="5", max_audio_s="60"))
+    assert caplog.messages == [
+        "parameters hold max_idle_s, which is for streams: it does nothing here"
+    ]
+    caplog.clear()
+    streams = model_config(model_family="ctc", max_idle_s="5", max_audio_s="60")
+    read_settings(streams | {"sequence_batching": {}})
+    assert caplog.messages == [
+        "parameters hold max_audio_s, which is for whole utterances: it does nothing here"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("idle_us", "max_idle_s", "forgotten_after_s"),
+    [("60000000", 60, None), ("60000000", 61, 60), (None, 1, None), (None, 2, 1)],
+)
+def test_streams_that_triton_forgets_before_the_engine_does_are_warned_of(
+    caplog, idle_us, max_idle_s, forgotten_after_s
+):
+    batching = {"oldest": {"max_candidate_sequences": 2048}}
+    if idle_us:
+        batching["max_sequence_idle_microseconds"] = idle_us
+    check_streaming({"sequence_batching": batching}, EngineConfig(max_idle_s=max_idle_s))
+    if forgotten_after_s is None:
+        assert not caplog.messages
+    else:
+        [message] = caplog.messages
+        assert f"Triton forgets a stream that sends nothing for {forgotten_after_s} s" in message
+        assert f"raise that to {max_idle_s * 1_000_000}" in message
