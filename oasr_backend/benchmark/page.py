@@ -17,6 +17,7 @@ from oasr_backend.errors import ConfigError
 from oasr_backend.files import write_whole
 
 PACKAGES = ("onnxruntime", "ctranslate2", "faster-whisper", "sherpa-onnx", "tritonclient", "numpy")
+EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8")
 PLOT = re.compile(r"!\[[^]]*\]\((.*)\)")
 PLACE = re.compile(r"\{\{([\w-]+)\}\}")
 
@@ -57,13 +58,21 @@ def not_run(name: str) -> str:
 
 def machine() -> str:
     """Return the processor, the cores in use and the versions, a line each."""
-    models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     lines = [
-        f"{models[0] if models else platform.machine()}, {num_cores()} cores in use",
+        f"{processor(Path('/proc/cpuinfo').read_text())}, {num_cores()} cores in use",
         f"{platform.platform()}, Python {platform.python_version()}",
         *(f"{name} {_version(name)}" for name in PACKAGES),
     ]
     return "\n".join(lines)
+
+
+def processor(cpuinfo: str) -> str:
+    """Return a processor's name and those of its extensions that decide how fast it multiplies matrices."""
+    models = re.findall(r"model name\s*: (.*)", cpuinfo)
+    flags = set(" ".join(re.findall(r"flags\s*: (.*)", cpuinfo)[:1]).split())
+    extensions = " ".join(name for name in EXTENSIONS if name in flags)
+    name = models[0] if models else platform.machine()
+    return f"{name} ({extensions})" if extensions else name
 
 
 def _version(name: str) -> str:

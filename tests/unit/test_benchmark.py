@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import random
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from oasr_backend.benchmark import speech
 from oasr_backend.benchmark.arrivals import Due, draw, offered, read_trace
 from oasr_backend.benchmark.figures import Figures, figures_of, median_of, ratio_of, spread_of
-from oasr_backend.benchmark.page import write_page
+from oasr_backend.benchmark.page import processor, write_page
 from oasr_backend.benchmark.repositories import copy_model
 from oasr_backend.benchmark.results import Cell, Results, write_csv
 from oasr_backend.benchmark.ruler import Answer
@@ -141,6 +142,15 @@ def test_a_copied_model_has_the_options_that_were_asked_for(tmp_path):
     ):
         assert text.count(field) == 1
     assert 'key: "device"' not in text
+
+
+def test_a_processor_is_named_with_what_decides_how_fast_it_multiplies():
+    cpuinfo = "".join(
+        f"processor\t: {core}\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx avx2 avx512f fma avx512_vnni\n"
+        for core in range(2)
+    )
+    assert processor(cpuinfo) == "AMD EPYC (avx2 avx512f avx512_vnni)"
+    assert processor("") == platform.machine()
 
 
 def test_a_page_has_what_its_steps_printed_and_names_those_that_have_not_run(tmp_path):
