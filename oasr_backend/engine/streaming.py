@@ -184,7 +184,8 @@ class StreamingEngine:
         waits. `on_done` must not feed the stream itself.
 
         Raises KeyError where no stream of that id takes audio, ClientError for samples that are none, and
-        UnavailableError beyond `max_buffered_s` or once closed. The stream goes on without a chunk that was refused.
+        UnavailableError beyond `max_buffered_s`, but for the last chunk, or once closed. The stream goes on without a
+        chunk that was refused.
         """
         check_samples(chunk.samples)
         samples = np.asarray(chunk.samples, dtype=np.float32)
@@ -192,7 +193,7 @@ class StreamingEngine:
             if self._refusal is not None:
                 raise self._refusal
             live = self._live[stream_id]
-            self._check_room(live, len(samples))
+            self._check_room(live, len(samples), chunk.is_last)
             completes_chunk = self._take_audio(live, samples, chunk.is_last)
             waiting = WaitingChunk(
                 on_done,
@@ -217,6 +218,13 @@ class StreamingEngine:
                 self._inbox.leave(lambda: self._look_at(live))
         if result is not None:
             self._deliver(live, waiting, result)
+
+    def give_up(self, stream_id: str) -> None:
+        """End a stream without a final text once its chunks are answered; KeyError where none of that id is live."""
+        with self._accepting:
+            live = self._live.pop(stream_id)
+            live.is_ended = True
+            self._inbox.leave(lambda: self._look_at(live))
 
     def abort(self, stream_id: str) -> None:
         """End a stream, answering its chunks with CancelledError; KeyError where no stream of that id takes audio."""
@@ -266,7 +274,8 @@ class StreamingEngine:
                 "try again later, or raise one of them"
             )
 
-    def _check_room(self, live: LiveStream, num_samples: int) -> None:
+    def _check_room(self, live: LiveStream, num_samples: int, is_last: bool) -> None:
+        """Refuse a chunk for which there is no room. The last one has it: it could not come again."""
         if live.seconds(num_samples) > self._config.max_buffered_s:
             raise ClientError(
                 f"the chunk lasts {live.seconds(num_samples):.1f} s; limit is {self._config.max_buffered_s:g} s "
@@ -274,7 +283,7 @@ class StreamingEngine:
             )
         num_run = live.stream.num_chunks_run * self._samples_a_chunk(live)
         buffered_s = live.seconds(live.num_accepted + num_samples - num_run)
-        if buffered_s > self._config.max_buffered_s:
+        if buffered_s > self._config.max_buffered_s and not is_last:
             raise UnavailableError(
                 f"{buffered_s:.1f} s of the stream's audio wait; limit is {self._config.max_buffered_s:g} s "
                 "(max_buffered_s): wait for answers before sending more, or raise the limit"

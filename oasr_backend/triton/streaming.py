@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from oasr_backend.allocator import freeze_loaded_objects, prepare_heap
 from oasr_backend.blas import use_one_blas_thread
 from oasr_backend.engine.stream import Chunk, ChunkResult, StreamRequest
@@ -35,7 +33,6 @@ from oasr_backend.triton.settings import check_streaming, read_settings
 
 log = logging.getLogger(__name__)
 
-NO_SAMPLES = np.zeros(0, np.float32)
 
 START, END = 1, 2
 """Bits of a request's flags: it begins a sequence, it ends one."""
@@ -113,11 +110,11 @@ class StreamModel:
         try:
             self._take(request, reply, stream_id, flags)
         except Exception:
-            with contextlib.suppress(KeyError, AsrError):
+            with contextlib.suppress(KeyError):
                 if flags & START:
                     self._engine.abort(stream_id)
                 elif flags & END:
-                    self._engine.feed_chunk(stream_id, Chunk(NO_SAMPLES, is_last=True), _ignore)
+                    self._engine.give_up(stream_id)
             raise
 
     def _take(self, request: Any, reply: ChunkReply, stream_id: str, flags: int) -> None:
@@ -157,10 +154,6 @@ def _stream_request(stream_id: str, options: RequestOptions) -> StreamRequest:
         options.priority,
         options.tenant,
     )
-
-
-def _ignore(result: ChunkResult) -> None:
-    """Take a result that nobody waits for."""
 
 
 def stream_id_of(correlation_id: int | str) -> str:

@@ -300,6 +300,32 @@ def test_more_streams_than_run_wait_and_beyond_the_limit_one_is_refused_at_once(
             stream.__exit__()
 
 
+def test_thousands_of_refused_starts_hold_nobody_up(streams, spoken, alone):
+    num_refused = 3000  # within a moment; Triton keeps a place for each until it has idled
+    with streams.begin(sample_rate=1) as refused:
+        for number in range(num_refused):
+            refused.id = f"refused-{number}"
+            refused.post(start=True)
+        errors = [refused.answer().error for _ in range(num_refused)]
+    assert all("sample_rate is 1 Hz" in error for error in errors)
+    with streams.begin() as stream:
+        stream.post(spoken["001.wav"], end=True)
+        assert stream.answer(timeout_s=10.0).text == alone["001.wav"]
+
+
+def test_a_refused_end_ends_its_stream_and_frees_it(server, streams, spoken):
+    def num_open():
+        return gauge(server, "oasr_streams", "asr_streaming", state="running")
+
+    wait_until(lambda: num_open() == 0)
+    with streams.begin() as stream:
+        assert stream.send(spoken["001.wav"][:4000]).error is None
+        wait_until(lambda: num_open() == 1)
+        assert "finite" in stream.send([np.nan], end=True).error
+        wait_until(lambda: num_open() == 0)  # the idle limit is a minute
+        assert "START" in stream.send(end=True).error
+
+
 def test_streams_left_without_end_are_freed_by_the_idle_limit(server, small, spoken):
     for _ in range(3):
         with small.begin() as stream:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from oasr_backend.triton.preflight import SHARED_MEMORY
+
 CHILD = """
 import ctypes, time
 from oasr_backend.triton import orphan
@@ -38,6 +40,33 @@ def test_it_ends_soon_after_its_parent_was_killed():
     parent.kill()
     parent.wait()
     assert select.select([child], [], [], 30)[0], "it has gone"
+
+
+@pytest.fixture
+def region():
+    path = SHARED_MEMORY / f"test_{os.getpid()}_region"
+    path.write_bytes(b"shared")
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("dies", ["parent", "child"])
+def test_the_memory_that_both_shared_goes_with_its_server_and_not_before(tmp_path, region, dies):
+    script = tmp_path / "stub.py"
+    script.write_text(CHILD)
+    # As Triton starts a stub: the memory's name is the second word after the program's.
+    start = PARENT.replace('[sys.executable, "-c", sys.argv[1]]', "[sys.executable, *sys.argv[1:]]")
+    before = watchers()
+    parent = subprocess.Popen(
+        [sys.executable, "-c", start, str(script), region.name], stdout=subprocess.PIPE, text=True
+    )
+    child = int(parent.stdout.readline())
+    [watcher] = watchers() - before
+    ended = os.pidfd_open(watcher)
+    os.kill(parent.pid if dies == "parent" else child, signal.SIGKILL)
+    assert select.select([ended], [], [], 30)[0]
+    parent.wait()
+    assert region.exists() == (dies == "child")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

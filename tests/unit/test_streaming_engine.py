@@ -213,6 +213,33 @@ def test_a_full_buffer_refuses_the_chunk_and_the_stream_goes_on():
     assert h.texts("a") == ["1 2", "1 2 3"]
 
 
+def test_a_stream_that_is_given_up_answers_its_chunks_and_is_gone():
+    h = Harness()
+    h.begin("a")
+    h.feed("a", speech(1, 2))
+    h.engine.give_up("a")
+    with pytest.raises(KeyError):
+        h.feed("a", speech(3))
+    h.run()
+    assert h.texts("a") == ["1 2"]
+    assert h.engine.num_open == 0
+    h.begin("b")
+    h.engine.give_up("b")
+    h.run()
+    assert h.engine.num_open == 0
+    with pytest.raises(KeyError):
+        h.engine.give_up("a")
+
+
+def test_the_last_chunk_is_taken_though_the_buffer_is_full():
+    h = Harness(max_buffered_s=0.2)
+    h.begin("a")
+    h.feed("a", speech(1, 2))
+    h.feed("a", speech(3), is_last=True)
+    h.run()
+    assert h.texts("a") == ["1 2", "1 2 3"]
+
+
 def test_a_buffer_that_holds_no_two_encoder_chunks_is_refused():
     with pytest.raises(ConfigError) as error:
         Harness(max_buffered_s=0.1)
