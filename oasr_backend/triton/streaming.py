@@ -33,7 +33,6 @@ from oasr_backend.triton.settings import check_streaming, read_settings
 
 log = logging.getLogger(__name__)
 
-
 START, END = 1, 2
 """Bits of a request's flags: it begins a sequence, it ends one."""
 
